@@ -1,0 +1,52 @@
+#include "fallback.h"
+
+namespace deconv {
+namespace {
+
+Sizes both(const Sizes& values) { return {values.front(), values.back()}; }
+
+// aten::convolution_backward with one gradient asked for; the operand it does not read comes uninitialised.
+Tensor convolution_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const ConvArgs& args,
+                            int wanted) {
+  using torch::stable::detail::from;
+  using torch::stable::detail::to;
+  const bool mask[3] = {wanted == 0, wanted == 1, false};
+  std::array<StableIValue, 11> stack{
+      from(grad_output),         from(input),
+      from(weight),              from(std::nullopt),
+      from(both(args.stride)),   from(both(args.padding)),
+      from(both(args.dilation)), from(true),
+      from(both(args.output_padding)), from(args.groups),
+      from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask, 3))};
+  check(torch_call_dispatcher("aten::convolution_backward", "", stack.data(), TORCH_ABI_VERSION),
+        "aten::convolution_backward");
+  const std::array<Tensor, 3> gradients{to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
+  return gradients[wanted];
+}
+
+Tensor with_batch(const Problem& problem, const Tensor& tensor) {
+  return problem.unbatched ? torch::stable::unsqueeze(tensor, 0) : tensor;
+}
+
+Sizes vector_of(const std::array<int64_t, 4>& values) { return {values.begin(), values.end()}; }
+
+}  // namespace
+
+Tensor aten_forward(const Problem&, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                    const ConvArgs& args) {
+  return call_aten("aten::conv_transpose2d", "input", input, weight, bias, args.stride, args.padding,
+                   args.output_padding, args.groups, args.dilation);
+}
+
+Tensor aten_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args) {
+  const Tensor input = empty_strided(vector_of(problem.x.size), vector_of(problem.x.stride), grad_output);
+  const Tensor result = convolution_backward(with_batch(problem, grad_output), input, weight, args, 0);
+  return problem.unbatched ? torch::stable::squeeze(result, 0) : result;
+}
+
+Tensor aten_grad_weight(const Problem& problem, const Tensor& input, const Tensor& grad_output, const ConvArgs& args) {
+  const Tensor weight = empty_strided(vector_of(problem.w.size), vector_of(problem.w.stride), input);
+  return convolution_backward(with_batch(problem, grad_output), with_batch(problem, input), weight, args, 1);
+}
+
+}  // namespace deconv

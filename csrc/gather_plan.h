@@ -1,0 +1,70 @@
+// What the gather family's kernels need to know beyond the problem: plain data, host and device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace deconv {
+
+inline constexpr int kGatherThreads = 256;
+inline constexpr int kGatherThreadRows = 8;
+
+// Result channels that one thread accumulates: 64 float32 or 32 float64 sums are what its registers hold.
+constexpr int gather_thread_m(size_t accumulator_bytes) { return accumulator_bytes == 8 ? 4 : 8; }
+
+// Elements from one tile row to the next. The columns past lane_columns hold the halo; the sum keeps the rows that
+// one warp reads at once (32 / lane_columns units, 8 rows apart) in different banks of shared memory.
+constexpr int gather_pitch(int lane_columns) { return lane_columns == 32 ? 40 : lane_columns == 16 ? 26 : 17; }
+
+// Forward and grad_input (kernels/gather_conv.cuh has the meaning).
+struct GatherConvPlan {
+  int lane_columns = 32;  // 32, 16 or 8
+  int warps_m = 1;        // warps side by side along the result channels; the others take units of pixels
+  int units_h = 1;        // units below each other
+  int units_n = 1;        // images per block
+  int taps_h = 1;         // largest group of taps staged at once
+  int taps_w = 1;
+  int chunk = 1;          // source channels staged at once
+  int positions = 0;      // of one channel's tile, halo and padding included
+  int image_pitch = 0;
+  int channel_pitch = 0;
+  int weight_pitch = 0;
+  int weights_at = 0;     // byte offsets in shared memory
+  int tile_at = 0;
+  int shared_bytes = 0;
+  int blocks_m = 1, blocks_w = 1, blocks_h = 1, blocks_n = 1;
+  int64_t blocks = 0;     // phases and groups included
+  bool vector_source = false;  // 16-byte accesses along the channels
+  bool vector_result = false;
+};
+
+// grad_weight (kernels/gather_weight.cuh has the meaning).
+struct GatherWeightPlan {
+  int tile = 0;           // index into kGatherWeightTiles
+  int warps_m = 1, warps_n = 1, warps_tap = 1;
+  int pixels = 32;        // columns staged at once, a power of two
+  int rows = 1;           // rows staged at once
+  int span = 0;           // grad_output columns staged per row
+  int pixel_step = 1;     // staged columns from one pixel to the next
+  int tap_step = 1;       // staged columns from one tap to the next
+  bool shared_span = true;  // the taps' columns overlap and are staged once; else each tap stages its own
+  int x_pitch = 0, y_pitch = 0;
+  int y_at = 0, shared_bytes = 0;
+  int blocks_m = 1, blocks_n = 1, blocks_tap = 1;
+  int64_t segments = 0;           // stages in all
+  int64_t segments_per_split = 0;
+  int splits = 1;
+  int64_t blocks = 0;
+};
+
+// How one warp covers a tile of (source channels m, output channels n): thread tile and lanes; the lanes that are
+// left share the pixels.
+struct GatherWeightTile {
+  int thread_m, thread_n, lanes_m, lanes_n;
+  constexpr int m() const { return thread_m * lanes_m; }
+  constexpr int n() const { return thread_n * lanes_n; }
+};
+inline constexpr GatherWeightTile kGatherWeightTiles[] = {{8, 8, 4, 8}, {8, 4, 4, 8}, {4, 4, 2, 4}, {1, 1, 1, 1}};
+inline constexpr GatherWeightTile kGatherWeightTilesDouble[] = {{4, 4, 4, 8}, {4, 4, 4, 8}, {4, 4, 2, 4}, {1, 1, 1, 1}};
+
+}  // namespace deconv

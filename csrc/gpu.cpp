@@ -1,0 +1,130 @@
+#include "gpu.h"
+
+#include <sstream>
+
+#ifdef DECONV_WITH_CUDA
+#include "launch.h"
+#endif
+
+namespace deconv {
+namespace {
+
+#ifdef DECONV_WITH_CUDA
+
+constexpr int kDevices = 64;
+
+Device query(int index) {
+  Device device;
+  cudaDeviceProp properties{};
+  int value = 0;
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) device.name = properties.name;
+  const auto attribute = [&](cudaDeviceAttr which) {
+    return cudaDeviceGetAttribute(&value, which, index) == cudaSuccess ? value : 0;
+  };
+  device.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  device.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return device;
+}
+
+// Asked once a device; a plan needs it on every call.
+const Device& device_of(int index) {
+  static const std::vector<Device> devices = [] {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    std::vector<Device> all;
+    for (int i = 0; i < count; ++i) all.push_back(query(i));
+    return all;
+  }();
+  if (index < 0 || index >= static_cast<int>(devices.size())) {
+    throw std::runtime_error("conv_transpose2d: no CUDA device " + std::to_string(index));
+  }
+  return devices[index];
+}
+
+#endif
+
+}  // namespace
+
+bool has_kernels([[maybe_unused]] int64_t device) {
+#ifdef DECONV_WITH_CUDA
+  static std::array<char, kDevices> known{};  // 0: not asked yet, 1: yes, 2: no; every thread writes the same answer
+  if (device < 0 || device >= kDevices) return false;
+  if (known[device] == 0) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || device >= count) return false;
+    const torch::stable::accelerator::DeviceGuard guard(static_cast<int32_t>(device));
+    known[device] = kernels_load() ? 1 : 2;
+  }
+  return known[device] == 1;
+#else
+  return false;
+#endif
+}
+
+bool kernels_serve(DType dtype, const Tensor& operand) {
+  if (dtype == DType::kOther || !operand.is_cuda()) return false;
+  if (has_kernels(operand.get_device_index())) return true;
+  static const bool once = [&] {
+    const std::string text = "deconv_ext has no kernels for " + device_name(operand) + " (this build: " + build_info() +
+                             "); its calls go to ATen";
+    aoti_torch_warn(__func__, __FILE__, __LINE__, text.c_str());
+    return true;
+  }();
+  (void)once;
+  return false;
+}
+
+Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs) {
+#ifdef DECONV_WITH_CUDA
+  const int32_t index = operand.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(index);
+  Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
+  if (problem.result().numel() == 0) return result;
+  const Plan plan = make_plan(problem, device_of(index));
+  std::optional<Tensor> workspace;
+  Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
+  if (plan.workspace_bytes > 0) {
+    workspace = empty_strided({plan.workspace_bytes / element_size(problem.dtype)}, {1}, operand);
+    operands.workspace = workspace->data_ptr();
+  }
+  const cudaError_t error = launch(problem, plan, operands, static_cast<cudaStream_t>(current_stream(index)));
+  if (error != cudaSuccess) {
+    throw std::runtime_error("conv_transpose2d: the launch failed (" + std::string(cudaGetErrorString(error)) + ") for " +
+                             problem.describe());
+  }
+  return result;
+#else
+  (void)inputs;
+  (void)operand;
+  throw std::runtime_error("conv_transpose2d: built without CUDA kernels, asked for " + problem.describe());
+#endif
+}
+
+std::string explain_on(const Problem& problem, const Tensor& operand) {
+  const std::string device = device_name(operand);
+  if (device == "meta" && problem.dtype != DType::kOther) {
+#ifdef DECONV_WITH_CUDA
+    if (has_kernels(0)) return explain(problem, device_of(0));
+#endif
+    return explain(problem, Device{});
+  }
+#ifdef DECONV_WITH_CUDA
+  if (kernels_serve(problem.dtype, operand)) return explain(problem, device_of(operand.get_device_index()));
+#endif
+  return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device + " and " +
+         torch::headeronly::toString(operand.scalar_type()) + '\n';
+}
+
+std::string build_info() {
+  std::ostringstream text;
+#ifdef DECONV_WITH_CUDA
+  text << "cuda " << CUDART_VERSION / 1000 << '.' << CUDART_VERSION % 1000 / 10 << "; architectures " << DECONV_CUDA_ARCHS;
+#else
+  text << "no CUDA kernels";
+#endif
+  text << "; stable ABI of torch " << (TORCH_TARGET_VERSION >> 56) << '.' << (TORCH_TARGET_VERSION >> 48 & 0xff);
+  return text.str();
+}
+
+}  // namespace deconv

@@ -1,0 +1,23 @@
+// The way to this project's kernels: whether they serve a call, and running a plan on the caller's device and stream.
+#pragma once
+
+#include "plan.h"
+#include "torch_glue.h"
+
+namespace deconv {
+
+// Pointers to the operands of one call; those that a direction does not take are null.
+struct Inputs {
+  const void* x;
+  const void* w;
+  const void* y;
+  const void* bias;
+};
+
+bool has_kernels(int64_t device);  // this build holds code that CUDA device `device` can run
+bool kernels_serve(DType dtype, const Tensor& operand);
+Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs);
+std::string explain_on(const Problem& problem, const Tensor& operand);
+std::string build_info();
+
+}  // namespace deconv

@@ -1,0 +1,130 @@
+// The torch-free host core as a Python module for the tests; built by CMakeLists.txt, not part of the wheel.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "plan.h"
+
+namespace py = pybind11;
+
+namespace deconv {
+namespace {
+
+Problem problem_of(Direction direction, DType dtype, const Sizes& first, const Sizes& second, const Sizes& extent,
+                   const ConvArgs& args, Layout layout) {
+  const auto arg = [layout](const Sizes& size) {
+    if (size.size() != 4) return TensorArg{size, Sizes(size.size(), 1)};
+    const Tensor4 tensor = dense({size[0], size[1], size[2], size[3]}, layout);
+    return TensorArg{size, {tensor.stride.begin(), tensor.stride.end()}};
+  };
+  switch (direction) {
+    case Direction::kForward: return describe_forward(dtype, arg(first), arg(second), std::nullopt, args);
+    case Direction::kGradInput: return describe_grad_input(dtype, arg(first), arg(second), extent, args);
+    default: return describe_grad_weight(dtype, arg(first), arg(second), extent, args);
+  }
+}
+
+}  // namespace
+}  // namespace deconv
+
+PYBIND11_MODULE(_host_core, m) {
+  using namespace deconv;
+  py::enum_<Direction>(m, "Direction")
+      .value("forward", Direction::kForward)
+      .value("grad_input", Direction::kGradInput)
+      .value("grad_weight", Direction::kGradWeight);
+  py::enum_<DType>(m, "DType")
+      .value("float16", DType::kFloat16)
+      .value("bfloat16", DType::kBFloat16)
+      .value("float32", DType::kFloat32)
+      .value("float64", DType::kFloat64);
+  py::enum_<Layout>(m, "Layout").value("contiguous", Layout::kContiguous).value("channels_last", Layout::kChannelsLast);
+
+  py::class_<AxisGeometry>(m, "AxisGeometry")
+      .def(py::init([](int source_size, int result_size, int kernel, int stride, int padding, int dilation,
+                       bool is_forward) {
+             return AxisGeometry{source_size, result_size, kernel, stride, padding, dilation, is_forward};
+           }),
+           py::arg("source_size"), py::arg("result_size"), py::arg("kernel"), py::arg("stride"), py::arg("padding"),
+           py::arg("dilation"), py::arg("is_forward"))
+      .def("phases", &AxisGeometry::phases)
+      .def("planes", &AxisGeometry::planes)
+      .def("phase_size", &AxisGeometry::phase_size);
+  py::class_<AxisTaps>(m, "AxisTaps")
+      .def_readonly("count", &AxisTaps::count)
+      .def_readonly("first_tap", &AxisTaps::first_tap)
+      .def_readonly("tap_step", &AxisTaps::tap_step)
+      .def_readonly("first_shift", &AxisTaps::first_shift)
+      .def_readonly("shift_step", &AxisTaps::shift_step);
+  m.def("axis_taps", &axis_taps, py::arg("axis"), py::arg("phase"), py::arg("plane"));
+
+  py::class_<ConvArgs>(m, "ConvArgs")
+      .def(py::init([](Sizes stride, Sizes padding, Sizes output_padding, int64_t groups, Sizes dilation) {
+             return ConvArgs{stride, padding, output_padding, groups, dilation};
+           }),
+           py::arg("stride") = Sizes{1}, py::arg("padding") = Sizes{0}, py::arg("output_padding") = Sizes{0},
+           py::arg("groups") = 1, py::arg("dilation") = Sizes{1});
+  py::class_<Problem>(m, "Problem")
+      .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
+           py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
+      .def("result_sizes", &Problem::result_sizes)
+      .def("result_strides", &Problem::result_strides)
+      .def("flops", &Problem::flops)
+      .def("bytes", &Problem::bytes)
+      .def("describe", &Problem::describe);
+  py::register_exception<InvalidArgument>(m, "InvalidArgument", PyExc_RuntimeError);
+
+  py::class_<GatherConvPlan>(m, "GatherConvPlan")
+      .def_readonly("lane_columns", &GatherConvPlan::lane_columns)
+      .def_readonly("warps_m", &GatherConvPlan::warps_m)
+      .def_readonly("units_h", &GatherConvPlan::units_h)
+      .def_readonly("units_n", &GatherConvPlan::units_n)
+      .def_readonly("taps_h", &GatherConvPlan::taps_h)
+      .def_readonly("taps_w", &GatherConvPlan::taps_w)
+      .def_readonly("chunk", &GatherConvPlan::chunk)
+      .def_readonly("positions", &GatherConvPlan::positions)
+      .def_readonly("image_pitch", &GatherConvPlan::image_pitch)
+      .def_readonly("channel_pitch", &GatherConvPlan::channel_pitch)
+      .def_readonly("weight_pitch", &GatherConvPlan::weight_pitch)
+      .def_readonly("weights_at", &GatherConvPlan::weights_at)
+      .def_readonly("tile_at", &GatherConvPlan::tile_at)
+      .def_readonly("shared_bytes", &GatherConvPlan::shared_bytes)
+      .def_readonly("blocks_m", &GatherConvPlan::blocks_m)
+      .def_readonly("blocks_w", &GatherConvPlan::blocks_w)
+      .def_readonly("blocks_h", &GatherConvPlan::blocks_h)
+      .def_readonly("blocks_n", &GatherConvPlan::blocks_n)
+      .def_readonly("blocks", &GatherConvPlan::blocks)
+      .def_readonly("vector_source", &GatherConvPlan::vector_source)
+      .def_readonly("vector_result", &GatherConvPlan::vector_result);
+  py::class_<GatherWeightPlan>(m, "GatherWeightPlan")
+      .def_readonly("tile", &GatherWeightPlan::tile)
+      .def_readonly("warps_m", &GatherWeightPlan::warps_m)
+      .def_readonly("warps_n", &GatherWeightPlan::warps_n)
+      .def_readonly("warps_tap", &GatherWeightPlan::warps_tap)
+      .def_readonly("pixels", &GatherWeightPlan::pixels)
+      .def_readonly("rows", &GatherWeightPlan::rows)
+      .def_readonly("span", &GatherWeightPlan::span)
+      .def_readonly("pixel_step", &GatherWeightPlan::pixel_step)
+      .def_readonly("tap_step", &GatherWeightPlan::tap_step)
+      .def_readonly("shared_span", &GatherWeightPlan::shared_span)
+      .def_readonly("shared_bytes", &GatherWeightPlan::shared_bytes)
+      .def_readonly("segments", &GatherWeightPlan::segments)
+      .def_readonly("segments_per_split", &GatherWeightPlan::segments_per_split)
+      .def_readonly("splits", &GatherWeightPlan::splits)
+      .def_readonly("blocks_m", &GatherWeightPlan::blocks_m)
+      .def_readonly("blocks_n", &GatherWeightPlan::blocks_n)
+      .def_readonly("blocks_tap", &GatherWeightPlan::blocks_tap)
+      .def_readonly("blocks", &GatherWeightPlan::blocks);
+  py::class_<Device>(m, "Device").def(py::init<>()).def_readwrite("multiprocessors", &Device::multiprocessors);
+  py::class_<Plan>(m, "Plan")
+      .def_readonly("tile", &Plan::tile)
+      .def_readonly("workspace_bytes", &Plan::workspace_bytes)
+      .def_readonly("estimate_ms", &Plan::estimate_ms);
+  m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
+  m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
+  m.def("gather_pitch", &gather_pitch);
+  m.def(
+      "make_plan", [](const Problem& problem, const Device& device) { return make_plan(problem, device); },
+      py::arg("problem"), py::arg("device") = Device{});
+  m.def("explain", [](const Problem& problem, const Device& device) { return explain(problem, device); },
+        py::arg("problem"), py::arg("device") = Device{});
+}

@@ -1,0 +1,63 @@
+// Small device building blocks with names: element conversion, 16-byte packs, division by a constant.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace deconv {
+
+template <class T>
+struct Accumulator {
+  using Type = float;
+};
+template <>
+struct Accumulator<double> {
+  using Type = double;
+};
+template <class T>
+using AccumulatorOf = typename Accumulator<T>::Type;
+
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ double widen(double value) { return value; }
+__device__ __forceinline__ float widen(__half value) { return __half2float(value); }
+__device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <class T, class Accum>
+__device__ __forceinline__ T narrow(Accum value) {
+  return static_cast<T>(value);
+}
+template <>
+__device__ __forceinline__ __half narrow<__half, float>(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16, float>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+// kCount elements that load and store as one access of at most 16 bytes.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  static_assert(sizeof(T) * kCount <= 16, "one memory instruction moves at most 16 bytes");
+  T value[kCount];
+};
+
+template <class T>
+inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
+
+// n / divisor and n % divisor by one multiplication; exact for n and divisor below 2^16.
+class SmallDivisor {
+ public:
+  __device__ __forceinline__ explicit SmallDivisor(unsigned divisor)
+      : divisor_(divisor), magic_(divisor == 1 ? 0u : 0xFFFFFFFFu / divisor + 1u) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return magic_ == 0 ? n : __umulhi(n, magic_); }
+  __device__ __forceinline__ unsigned divisor() const { return divisor_; }
+
+ private:
+  unsigned divisor_;
+  unsigned magic_;
+};
+
+}  // namespace deconv

@@ -1,0 +1,40 @@
+// Direction and element type to launcher.
+#include "../launch.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace deconv {
+namespace {
+
+template <class T>
+cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {
+  if (const auto* tile = std::get_if<GatherConvPlan>(&plan.tile)) {
+    return launch_gather_conv<T>(problem, *tile, operands, stream);
+  }
+  return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);
+}
+
+__global__ void probe() {}
+
+}  // namespace
+
+bool kernels_load() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
+  (void)cudaGetLastError();  // a missing image is an answer, not an error to keep
+  return error == cudaSuccess;
+}
+
+cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {
+  switch (problem.dtype) {
+    case DType::kFloat16: return launch_as<__half>(problem, plan, operands, stream);
+    case DType::kBFloat16: return launch_as<__nv_bfloat16>(problem, plan, operands, stream);
+    case DType::kFloat32: return launch_as<float>(problem, plan, operands, stream);
+    case DType::kFloat64: return launch_as<double>(problem, plan, operands, stream);
+    case DType::kOther: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace deconv

@@ -1,0 +1,108 @@
+// The operators: schemas, and for each direction  describe -> plan -> allocate -> launch -> check.
+//
+// CUDA tensors of the four floating types run on this project's kernels; everything else goes to ATen, through the
+// dispatcher, after the same checks. Autograd, vmap, autocast and fake kernels are registered by deconv_ext/_ops.py.
+#include "fallback.h"
+#include "gpu.h"
+
+namespace deconv {
+namespace {
+
+ConvArgs conv_args(const Sizes& stride, const Sizes& padding, const Sizes& output_padding, int64_t groups,
+                   const Sizes& dilation) {
+  return {stride, padding, output_padding, groups, dilation};
+}
+
+Problem describe_forward_call(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                              const ConvArgs& args) {
+  check_alike("input", input, "weight", weight);
+  if (bias) check_alike("input", input, "bias", *bias);
+  return describe_forward(dtype_of(input), describe(input), describe(weight),
+                          bias ? std::optional(describe(*bias).size) : std::nullopt, args);
+}
+
+Problem describe_grad_input_call(const Tensor& grad_output, const Tensor& weight, const Sizes& input_size,
+                                 const ConvArgs& args) {
+  check_alike("grad_output", grad_output, "weight", weight);
+  return describe_grad_input(dtype_of(grad_output), describe(grad_output), describe(weight), input_size, args);
+}
+
+Problem describe_grad_weight_call(const Tensor& input, const Tensor& grad_output, const Sizes& kernel_size,
+                                  const ConvArgs& args) {
+  check_alike("input", input, "grad_output", grad_output);
+  return describe_grad_weight(dtype_of(input), describe(input), describe(grad_output), kernel_size, args);
+}
+
+Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
+               Sizes output_padding, int64_t groups, Sizes dilation) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  const Problem problem = describe_forward_call(input, weight, bias, args);
+  if (!kernels_serve(problem.dtype, input)) return aten_forward(problem, input, weight, bias, args);
+  const Tensor contiguous_bias = bias ? torch::stable::contiguous(*bias) : Tensor();
+  return run(problem, input, {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
+}
+
+Tensor grad_input(Tensor grad_output, Tensor weight, Sizes input_size, Sizes stride, Sizes padding,
+                  Sizes output_padding, int64_t groups, Sizes dilation) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  const Problem problem = describe_grad_input_call(grad_output, weight, input_size, args);
+  if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
+  return run(problem, grad_output, {nullptr, weight.data_ptr(), grad_output.data_ptr(), nullptr});
+}
+
+Tensor grad_weight(Tensor input, Tensor grad_output, Sizes kernel_size, Sizes stride, Sizes padding,
+                   Sizes output_padding, int64_t groups, Sizes dilation) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  const Problem problem = describe_grad_weight_call(input, grad_output, kernel_size, args);
+  if (!kernels_serve(problem.dtype, input)) return aten_grad_weight(problem, input, grad_output, args);
+  return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
+}
+
+// Operands as each direction takes them: (input, weight), (grad_output, weight) or (input, grad_output); `size` is
+// input_size or kernel_size for the gradients and empty for forward.
+std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias, Sizes stride, Sizes padding,
+                         Sizes output_padding, int64_t groups, Sizes dilation, std::string direction, Sizes size) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  Problem problem;
+  if (direction == "forward") {
+    problem = describe_forward_call(first, second, bias, args);
+  } else if (direction == "grad_input") {
+    problem = describe_grad_input_call(first, second, size, args);
+  } else if (direction == "grad_weight") {
+    problem = describe_grad_weight_call(first, second, size, args);
+  } else {
+    throw InvalidArgument("explain: direction must be 'forward', 'grad_input' or 'grad_weight', but got '" + direction + "'");
+  }
+  return explain_on(problem, first);
+}
+
+}  // namespace
+}  // namespace deconv
+
+#define DECONV_CONV_ARGS "int[2] stride=1, int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1"
+
+STABLE_TORCH_LIBRARY(deconv, library) {
+  library.def("conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, " DECONV_CONV_ARGS ") -> Tensor");
+  library.def("conv_transpose2d_grad_input(Tensor grad_output, Tensor weight, SymInt[2] input_size, " DECONV_CONV_ARGS
+              ") -> Tensor");
+  library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, int[2] kernel_size, " DECONV_CONV_ARGS
+              ") -> Tensor");
+  library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
+              ", str direction='forward', int[] size=[]) -> str");
+  library.def("has_kernels(int device) -> bool");
+  library.def("build_info() -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
+  library.impl("conv_transpose2d", TORCH_BOX(&deconv::forward));
+  library.impl("conv_transpose2d_grad_input", TORCH_BOX(&deconv::grad_input));
+  library.impl("conv_transpose2d_grad_weight", TORCH_BOX(&deconv::grad_weight));
+  library.impl("explain", TORCH_BOX(&deconv::explain_call));
+  library.impl("has_kernels", TORCH_BOX(&deconv::has_kernels));
+  library.impl("build_info", TORCH_BOX(&deconv::build_info));
+}
+
+// What goes to ATen takes ATen's autograd too, for it calls ATen above autograd; deconv_ext/_ops.py has CUDA's.
+STABLE_TORCH_LIBRARY_IMPL(deconv, Autograd, library) {
+  library.impl("conv_transpose2d", TORCH_BOX(&deconv::forward));
+}

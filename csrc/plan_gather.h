@@ -1,0 +1,29 @@
+// The gather family's planners (plan.h calls them) and the arithmetic they share.
+#pragma once
+
+#include <algorithm>
+
+#include "plan.h"
+
+namespace deconv {
+
+Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::string describe(const GatherConvPlan& plan, DType dtype);
+std::string describe(const GatherWeightPlan& plan, DType dtype);
+
+// Per multiprocessor and cycle, and the clock under load: H200, read from nvidia-smi beside a matrix product.
+inline constexpr double kClock = 1.75e9;
+// Shared memory that lets two blocks share a multiprocessor.
+inline constexpr int kGatherSharedBytes = 112 << 10;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+inline int power_of_two_at_least(int64_t n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+inline size_t accumulator_size(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
+}  // namespace deconv

@@ -1,0 +1,128 @@
+// Tiles, stages and splits of the gather family's grad_weight (kernels/gather_weight.cuh).
+#include <sstream>
+
+#include "plan_gather.h"
+
+namespace deconv {
+namespace {
+
+constexpr int kTiles = 4;
+// Share of the arithmetic rate that a thread tile reaches beside its loads.
+constexpr double kEfficiency[kTiles] = {1.0, 0.8, 0.55, 0.12};
+// Warp instructions to stage 32 elements.
+constexpr double kStageCost = 8;
+// Blocks a multiprocessor takes in all: even ends, and short sums.
+constexpr int kBlocksPerMultiprocessor = 12;
+
+GatherWeightTile tile_shape(const Problem& problem, int index) {
+  return problem.dtype == DType::kFloat64 ? kGatherWeightTilesDouble[index] : kGatherWeightTiles[index];
+}
+
+// How the pixels are cut into stages: about 32 pixels each, whole rows together when they are short.
+void choose_stage(GatherWeightPlan& plan, const Problem& problem, const GatherWeightTile& tile) {
+  const Axis& w = problem.axis[1];
+  const int lanes_k = 32 / (tile.lanes_m * tile.lanes_n);
+  const int target = std::max(32, 4 * lanes_k);
+  plan.pixels = std::clamp(power_of_two_at_least(w.input), std::max(lanes_k, 8), target);
+  plan.rows = target / plan.pixels;
+  const int64_t overlapping = (plan.pixels - 1) * w.stride + (plan.warps_tap - 1) * w.dilation + 1;
+  const int64_t separate = static_cast<int64_t>(plan.warps_tap) * plan.pixels;
+  plan.shared_span = overlapping <= 2 * separate;
+  plan.span = static_cast<int>(plan.shared_span ? overlapping : separate);
+  plan.pixel_step = plan.shared_span ? static_cast<int>(w.stride) : 1;
+  plan.tap_step = plan.shared_span ? static_cast<int>(w.dilation) : plan.pixels;
+}
+
+void choose_shared_memory(GatherWeightPlan& plan, const GatherWeightTile& tile, int64_t accumulator) {
+  const int pack = 16 / static_cast<int>(accumulator);
+  const auto pitch = [&](int channels) { return channels < 8 ? channels | 1 : channels + pack; };
+  plan.x_pitch = pitch(tile.m() * plan.warps_m);
+  plan.y_pitch = pitch(tile.n() * plan.warps_n);
+  plan.y_at = static_cast<int>(round_up(accumulator * plan.rows * plan.pixels * plan.x_pitch, 16));
+  plan.shared_bytes = plan.y_at + static_cast<int>(accumulator * plan.rows * plan.span * plan.y_pitch);
+}
+
+GatherWeightPlan candidate_plan(const Problem& problem, int index, int warps_m, int warps_n) {
+  const GatherWeightTile tile = tile_shape(problem, index);
+  const int64_t kernel_w = problem.axis[1].kernel;
+  GatherWeightPlan plan;
+  plan.tile = index;
+  plan.warps_m = warps_m;
+  plan.warps_n = warps_n;
+  plan.blocks_tap = static_cast<int>(ceil_div(kernel_w, kGatherThreads / 32 / (warps_m * warps_n)));
+  plan.warps_tap = static_cast<int>(ceil_div(kernel_w, plan.blocks_tap));
+  plan.blocks_m = static_cast<int>(ceil_div(problem.in_channels_per_group(), tile.m() * warps_m));
+  plan.blocks_n = static_cast<int>(ceil_div(problem.out_channels_per_group(), tile.n() * warps_n));
+  plan.blocks = static_cast<int64_t>(plan.blocks_m) * plan.blocks_n * plan.blocks_tap * problem.axis[0].kernel *
+                problem.groups;
+  choose_stage(plan, problem, tile);
+  choose_shared_memory(plan, tile, static_cast<int64_t>(accumulator_size(problem.dtype)));
+  return plan;
+}
+
+double estimate_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
+  const GatherWeightTile tile = tile_shape(problem, plan.tile);
+  const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n;
+  const double multiply = m * n * plan.warps_tap / kEfficiency[plan.tile] *
+                          (static_cast<double>(accumulator_size(problem.dtype)) / 4);
+  const double stage = (m + n * plan.span / plan.pixels) * kStageCost;
+  const double columns = static_cast<double>(ceil_div(problem.axis[1].input, plan.pixels) * plan.pixels);
+  const double pixels = static_cast<double>(problem.batch * problem.axis[0].input) * columns;
+  const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
+  const double arithmetic = static_cast<double>(plan.blocks) * pixels * (multiply + stage) /
+                            (128 * kClock * device.multiprocessors);
+  return 1e3 * std::max(arithmetic, memory);
+}
+
+void choose_splits(GatherWeightPlan& plan, const Problem& problem, const Device& device, int64_t& workspace) {
+  const int64_t rows = ceil_div(problem.batch * problem.axis[0].input, plan.rows);
+  plan.segments = rows * ceil_div(problem.axis[1].input, plan.pixels);
+  const int64_t partial = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
+  const int64_t wanted = ceil_div(kBlocksPerMultiprocessor * device.multiprocessors, plan.blocks);
+  const int64_t most = std::min({wanted, kWorkspaceLimit / partial, ceil_div(plan.segments, 8)});
+  plan.segments_per_split = std::max<int64_t>(1, ceil_div(plan.segments, std::max<int64_t>(1, most)));
+  plan.splits = static_cast<int>(std::max<int64_t>(1, ceil_div(plan.segments, plan.segments_per_split)));
+  plan.blocks *= plan.splits;
+  workspace = plan.splits > 1 ? plan.splits * partial : 0;
+}
+
+}  // namespace
+
+std::string describe(const GatherWeightPlan& plan, DType dtype) {
+  const GatherWeightTile tile =
+      dtype == DType::kFloat64 ? kGatherWeightTilesDouble[plan.tile] : kGatherWeightTiles[plan.tile];
+  std::ostringstream text;
+  text << plan.warps_tap << " taps x " << tile.m() * plan.warps_m << " input x " << tile.n() * plan.warps_n
+       << " output channels, " << plan.rows << 'x' << plan.pixels << " pixels a stage";
+  return text.str();
+}
+
+Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+  Plan best;
+  best.estimate_ms = -1;
+  for (int index = 0; index < kTiles; ++index) {
+    for (int warps_m : {1, 2, 4}) {
+      for (int warps_n : {1, 2}) {
+        const GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
+        Candidate candidate{considered ? describe(plan, problem.dtype) : "", 0, ""};
+        if (plan.shared_bytes > kGatherSharedBytes) {
+          candidate.refusal = "needs more shared memory than lets two blocks share a multiprocessor";
+        } else if (plan.blocks > INT32_MAX / 16) {
+          candidate.refusal = "needs more blocks than one grid may have";
+        } else {
+          candidate.estimate_ms = estimate_ms(plan, problem, device);
+          if (best.estimate_ms < 0 || candidate.estimate_ms < best.estimate_ms) {
+            best.tile = plan;
+            best.estimate_ms = candidate.estimate_ms;
+          }
+        }
+        if (considered) considered->push_back(std::move(candidate));
+      }
+    }
+  }
+  if (best.estimate_ms < 0) throw InvalidArgument("conv_transpose2d: the problem needs more blocks than one grid may have");
+  choose_splits(std::get<GatherWeightPlan>(best.tile), problem, device, best.workspace_bytes);
+  return best;
+}
+
+}  // namespace deconv

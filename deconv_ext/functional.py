@@ -1,0 +1,113 @@
+"""The operator as a function, and what it says about itself."""
+
+import platform
+
+import torch
+from torch import Tensor
+
+from deconv_ext._ops import Pair, has_kernels, output_size, pair
+
+_conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+) -> Tensor:
+    """Transposed 2D convolution; the signature and the values of :func:`torch.nn.functional.conv_transpose2d`.
+
+    Args:
+        input: (batch, in_channels, height, width) or (in_channels, height, width), any strides.
+        weight: (in_channels, out_channels / groups, kernel height, kernel width).
+        bias: (out_channels), added in the same pass, or None.
+        stride, padding, output_padding, dilation: an integer or a pair (height, width).
+        groups: divides in_channels and out_channels.
+
+    Returns:
+        (batch, out_channels, out height, out width), without the batch dimension for a 3-D input, where on each axis
+        ``out = (in - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``; channels_last if
+        input or weight is (never for float64), as torch's CUDA operator gives it.
+
+    Raises:
+        RuntimeError: an argument is out of range; the text names it, its value and the valid range. Nothing was
+            launched.
+
+    Differentiable any number of times, in both modes. float16 and bfloat16 accumulate in float32 and round once;
+    two runs give the same bits. float32 is computed in float32 whether or not torch allows TF32.
+    """
+    return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def _as_meta(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def explain(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+    direction: str = "forward",
+) -> str:
+    """The plan that a call with these arguments would use, and what else was considered; nothing runs.
+
+    Args:
+        input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`; the
+            tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
+        direction: "forward", "grad_input" or "grad_weight"; the gradients take the strides that forward gives.
+
+    Raises:
+        RuntimeError: as :func:`conv_transpose2d`.
+        ValueError: an unknown direction.
+    """
+    args = (stride, padding, output_padding, groups, dilation)
+    forward = torch.ops.deconv.explain(input, weight, bias, *args)
+    if direction == "forward":
+        return forward
+    if direction not in ("grad_input", "grad_weight"):
+        raise ValueError(f"direction must be 'forward', 'grad_input' or 'grad_weight', but got {direction!r}")
+    on_gpu = input.device.type == "meta" or (input.device.type == "cuda" and has_kernels(input.device.index or 0))
+    if on_gpu:
+        input, weight = _as_meta(input), _as_meta(weight)
+        grad_output = torch.ops.deconv.conv_transpose2d(input, weight, None, *args)
+    else:  # goes to ATen: only sizes matter
+        axes = [pair(value) for value in (stride, padding, output_padding, dilation)]
+        extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in axes)) for a in (0, 1)]
+        size = (*input.shape[:-3], weight.shape[1] * groups, *extent)
+        grad_output = input.new_empty(()).expand(size)
+    if direction == "grad_input":
+        return torch.ops.deconv.explain(grad_output, weight, None, *args, direction, list(input.shape[-2:]))
+    return torch.ops.deconv.explain(input, grad_output, None, *args, direction, list(weight.shape[-2:]))
+
+
+def show_config() -> str:
+    """Versions, build, devices and which of them the kernels serve; one line each."""
+    from deconv_ext import __version__
+
+    lines = [
+        f"deconv_ext {__version__}: {torch.ops.deconv.build_info()}",
+        f"python {platform.python_version()}, torch {torch.__version__} (CUDA {torch.version.cuda or 'none'}, "
+        f"cuDNN {torch.backends.cudnn.version() or 'none'})",
+    ]
+    if not torch.cuda.is_available():
+        lines.append("no CUDA device: every call goes to ATen")
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        served = "kernels" if has_kernels(index) else "ATen (no kernels for it in this build)"
+        lines.append(f"cuda:{index} {properties.name} (sm_{properties.major}{properties.minor}): {served}")
+    lines.append("cpu, complex and other element types: ATen")
+    lines.append(
+        "float32: computed in float32 (FFMA); torch's switch "
+        f"{'allows' if torch.backends.cudnn.allow_tf32 else 'forbids'} TF32"
+    )
+    return "\n".join(lines)

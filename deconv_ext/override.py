@@ -1,0 +1,28 @@
+"""Existing code on this project's operator, unchanged."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from deconv_ext.functional import conv_transpose2d
+
+
+class override(TorchFunctionMode):  # noqa: N801 - used as a function: `with deconv_ext.override():`
+    """Inside this context every ``torch.nn.functional.conv_transpose2d`` goes through the operator.
+
+    That covers ``nn.ConvTranspose2d`` too, on the threads that enter it, in eager mode and under ``torch.compile``
+    (around a compiled call or inside the compiled function).
+
+    Example:
+        >>> with deconv_ext.override():
+        ...     images = generator(noise)
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.nn.functional.conv_transpose2d:
+            return conv_transpose2d(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))

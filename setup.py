@@ -1,0 +1,85 @@
+"""Builds the one shared object of deconv_ext: the operators, and the CUDA kernels where nvcc is at hand.
+
+Environment: TORCH_CUDA_ARCH_LIST (default: every architecture the release serves), MAX_JOBS, and FORCE_CUDA=1 or
+USE_CUDA=0 to decide about the kernels instead of looking (for nvcc, and a torch that was built for CUDA).
+The build needs no GPU and no network.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from setuptools import Extension, setup
+from torch.utils import cpp_extension
+
+ROOT = Path(__file__).parent
+TORCH_TARGET = "0x020a000000000000"  # torch 2.10
+PYTHON_TARGET = "0x030a0000"  # CPython 3.10
+DEFAULT_ARCHS = "9.0a"
+
+
+def is_on(name: str) -> bool:
+    return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def is_off(name: str) -> bool:
+    return os.environ.get(name, "").upper() in ("0", "OFF", "NO", "FALSE")
+
+
+def find_toolkit() -> Path | None:
+    """The CUDA toolkit that has both compiler and headers; torch's own search needs a torch built for CUDA."""
+    nvcc = shutil.which("nvcc")
+    candidates = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    candidates += [str(Path(nvcc).resolve().parents[1])] if nvcc else []
+    candidates += ["/usr/local/cuda"]
+    for root in (Path(candidate) for candidate in candidates if candidate):
+        if (root / "bin" / "nvcc").exists() and (root / "include" / "cuda_runtime_api.h").exists():
+            return root
+    return None
+
+
+def wants_kernels() -> bool:
+    if is_off("USE_CUDA") or is_off("FORCE_CUDA"):
+        return False
+    return is_on("FORCE_CUDA") or is_on("USE_CUDA") or (torch.version.cuda is not None and find_toolkit() is not None)
+
+
+def extension() -> Extension:
+    cuda = wants_kernels()
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
+    sources.remove("csrc/host_core_module.cpp")
+    flags = ["-O3", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
+    options = {
+        "name": "deconv_ext._C",
+        "py_limited_api": True,
+        "define_macros": [],
+        # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
+        "extra_link_args": ["-Wl,--exclude-libs,ALL", "-Wl,--no-as-needed", "-ltorch", "-Wl,--as-needed"],
+    }
+    if not cuda:
+        result = cpp_extension.CppExtension(sources=sources, extra_compile_args={"cxx": flags}, **options)
+    else:
+        toolkit = find_toolkit()
+        if toolkit is None:
+            raise SystemExit("deconv_ext: FORCE_CUDA/USE_CUDA asks for kernels, but no CUDA toolkit (nvcc) was found")
+        cpp_extension.CUDA_HOME = str(toolkit)
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
+        archs = os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
+        sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
+        flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
+        result = cpp_extension.CUDAExtension(
+            sources=sources,
+            extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]},
+            **options,
+        )
+    # The stable ABI lives in libtorch.so alone; the CUDA runtime is linked in, so the CUDA of torch does not matter.
+    result.libraries = ["cudart_static", "dl", "rt", "pthread"] if cuda else []
+    return result
+
+
+setup(
+    ext_modules=[extension()],
+    cmdclass={"build_ext": cpp_extension.BuildExtension},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)
