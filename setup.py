@@ -45,6 +45,20 @@ def wants_kernels() -> bool:
     return is_on("FORCE_CUDA") or is_on("USE_CUDA") or (torch.version.cuda is not None and find_toolkit() is not None)
 
 
+HEADERS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.h", "*.cuh") for path in (ROOT / "csrc").rglob(pattern))
+
+
+class Build(cpp_extension.BuildExtension):
+    """Torch's builder, which under a CPU-only torch does not tell ninja what headers the CUDA sources read."""
+
+    def build_extension(self, ext: Extension) -> None:
+        newest = max((ROOT / header).stat().st_mtime for header in HEADERS)
+        for compiled in Path(self.build_temp).rglob("*.o"):
+            if compiled.stat().st_mtime < newest:
+                compiled.unlink()
+        super().build_extension(ext)
+
+
 def extension() -> Extension:
     cuda = wants_kernels()
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
@@ -53,7 +67,7 @@ def extension() -> Extension:
     options = {
         "name": "deconv_ext._C",
         "py_limited_api": True,
-        "define_macros": [],
+        "depends": HEADERS,
         # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
         "extra_link_args": ["-Wl,--exclude-libs,ALL", "-Wl,--no-as-needed", "-ltorch", "-Wl,--as-needed"],
     }
@@ -64,6 +78,8 @@ def extension() -> Extension:
         if toolkit is None:
             raise SystemExit("deconv_ext: FORCE_CUDA/USE_CUDA asks for kernels, but no CUDA toolkit (nvcc) was found")
         cpp_extension.CUDA_HOME = str(toolkit)
+        # The CUDA runtime is linked in, so nvcc's version need not be that of torch.
+        cpp_extension._check_cuda_version = lambda *_: None
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
         archs = os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
         sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
@@ -80,6 +96,6 @@ def extension() -> Extension:
 
 setup(
     ext_modules=[extension()],
-    cmdclass={"build_ext": cpp_extension.BuildExtension},
+    cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

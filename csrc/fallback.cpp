@@ -11,13 +11,17 @@ Tensor convolution_backward(const Tensor& grad_output, const Tensor& input, cons
   using torch::stable::detail::from;
   using torch::stable::detail::to;
   const bool mask[3] = {wanted == 0, wanted == 1, false};
-  std::array<StableIValue, 11> stack{
-      from(grad_output),         from(input),
-      from(weight),              from(std::nullopt),
-      from(both(args.stride)),   from(both(args.padding)),
-      from(both(args.dilation)), from(true),
-      from(both(args.output_padding)), from(args.groups),
-      from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask, 3))};
+  std::array<StableIValue, 11> stack{from(grad_output),
+                                     from(input),
+                                     from(weight),
+                                     from(std::nullopt),
+                                     from(both(args.stride)),
+                                     from(both(args.padding)),
+                                     from(both(args.dilation)),
+                                     from(true),
+                                     from(both(args.output_padding)),
+                                     from(args.groups),
+                                     from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask, 3))};
   check(torch_call_dispatcher("aten::convolution_backward", "", stack.data(), TORCH_ABI_VERSION),
         "aten::convolution_backward");
   const std::array<Tensor, 3> gradients{to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};

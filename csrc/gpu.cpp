@@ -1,5 +1,6 @@
 #include "gpu.h"
 
+#include <atomic>
 #include <sstream>
 
 #ifdef DECONV_WITH_CUDA
@@ -48,7 +49,7 @@ const Device& device_of(int index) {
 
 bool has_kernels([[maybe_unused]] int64_t device) {
 #ifdef DECONV_WITH_CUDA
-  static std::array<char, kDevices> known{};  // 0: not asked yet, 1: yes, 2: no; every thread writes the same answer
+  static std::array<std::atomic<char>, kDevices> known{};  // 0: not asked yet, 1: yes, 2: no
   if (device < 0 || device >= kDevices) return false;
   if (known[device] == 0) {
     int count = 0;
@@ -90,8 +91,8 @@ Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs) 
   }
   const cudaError_t error = launch(problem, plan, operands, static_cast<cudaStream_t>(current_stream(index)));
   if (error != cudaSuccess) {
-    throw std::runtime_error("conv_transpose2d: the launch failed (" + std::string(cudaGetErrorString(error)) + ") for " +
-                             problem.describe());
+    throw std::runtime_error("conv_transpose2d: the launch failed (" + std::string(cudaGetErrorString(error)) +
+                             ") for " + problem.describe());
   }
   return result;
 #else
@@ -119,7 +120,8 @@ std::string explain_on(const Problem& problem, const Tensor& operand) {
 std::string build_info() {
   std::ostringstream text;
 #ifdef DECONV_WITH_CUDA
-  text << "cuda " << CUDART_VERSION / 1000 << '.' << CUDART_VERSION % 1000 / 10 << "; architectures " << DECONV_CUDA_ARCHS;
+  text << "cuda " << CUDART_VERSION / 1000 << '.' << CUDART_VERSION % 1000 / 10 << "; architectures "
+       << DECONV_CUDA_ARCHS;
 #else
   text << "no CUDA kernels";
 #endif

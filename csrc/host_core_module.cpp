@@ -125,6 +125,7 @@ PYBIND11_MODULE(_host_core, m) {
   m.def(
       "make_plan", [](const Problem& problem, const Device& device) { return make_plan(problem, device); },
       py::arg("problem"), py::arg("device") = Device{});
-  m.def("explain", [](const Problem& problem, const Device& device) { return explain(problem, device); },
-        py::arg("problem"), py::arg("device") = Device{});
+  m.def(
+      "explain", [](const Problem& problem, const Device& device) { return explain(problem, device); },
+      py::arg("problem"), py::arg("device") = Device{});
 }

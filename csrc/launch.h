@@ -24,10 +24,10 @@ bool kernels_load();
 
 // One per family and direction; instantiated per element type in launch/*.cu.
 template <class T>
-cudaError_t launch_gather_conv(
-    const Problem& problem, const GatherConvPlan& plan, const Operands& operands, cudaStream_t stream);
+cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
 template <class T>
-cudaError_t launch_gather_weight(
-    const Problem& problem, const GatherWeightPlan& plan, const Operands& operands, cudaStream_t stream);
+cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
 
 }  // namespace deconv

@@ -1,7 +1,10 @@
 // The operators: schemas, and for each direction  describe -> plan -> allocate -> launch -> check.
 //
 // CUDA tensors of the four floating types run on this project's kernels; everything else goes to ATen, through the
-// dispatcher, after the same checks. Autograd, vmap, autocast and fake kernels are registered by deconv_ext/_ops.py.
+// dispatcher, after the same checks. Autograd is in autograd.cpp and deconv_ext/_autograd.py, the rest of the
+// dispatcher's wishes (vmap, autocast, fake kernels) in deconv_ext/*.py.
+#include "ops.h"
+
 #include "fallback.h"
 #include "gpu.h"
 
@@ -33,13 +36,16 @@ Problem describe_grad_weight_call(const Tensor& input, const Tensor& grad_output
   return describe_grad_weight(dtype_of(input), describe(input), describe(grad_output), kernel_size, args);
 }
 
+}  // namespace
+
 Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
                Sizes output_padding, int64_t groups, Sizes dilation) {
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
   const Problem problem = describe_forward_call(input, weight, bias, args);
   if (!kernels_serve(problem.dtype, input)) return aten_forward(problem, input, weight, bias, args);
   const Tensor contiguous_bias = bias ? torch::stable::contiguous(*bias) : Tensor();
-  return run(problem, input, {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
+  return run(problem, input,
+             {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
 }
 
 Tensor grad_input(Tensor grad_output, Tensor weight, Sizes input_size, Sizes stride, Sizes padding,
@@ -58,6 +64,8 @@ Tensor grad_weight(Tensor input, Tensor grad_output, Sizes kernel_size, Sizes st
   return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
 }
 
+namespace {
+
 // Operands as each direction takes them: (input, weight), (grad_output, weight) or (input, grad_output); `size` is
 // input_size or kernel_size for the gradients and empty for forward.
 std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias, Sizes stride, Sizes padding,
@@ -71,7 +79,8 @@ std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias
   } else if (direction == "grad_weight") {
     problem = describe_grad_weight_call(first, second, size, args);
   } else {
-    throw InvalidArgument("explain: direction must be 'forward', 'grad_input' or 'grad_weight', but got '" + direction + "'");
+    throw InvalidArgument("explain: direction must be 'forward', 'grad_input' or 'grad_weight', but got '" + direction +
+                          "'");
   }
   return explain_on(problem, first);
 }
@@ -100,9 +109,4 @@ STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("explain", TORCH_BOX(&deconv::explain_call));
   library.impl("has_kernels", TORCH_BOX(&deconv::has_kernels));
   library.impl("build_info", TORCH_BOX(&deconv::build_info));
-}
-
-// What goes to ATen takes ATen's autograd too, for it calls ATen above autograd; deconv_ext/_ops.py has CUDA's.
-STABLE_TORCH_LIBRARY_IMPL(deconv, Autograd, library) {
-  library.impl("conv_transpose2d", TORCH_BOX(&deconv::forward));
 }

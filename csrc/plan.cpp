@@ -36,10 +36,10 @@ std::string milliseconds(double ms) {
 
 std::string describe_launch(const GatherConvPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << kGatherThreads << " threads, " << plan.shared_bytes << " bytes of shared memory, "
-       << plan.chunk << " channels and up to " << plan.taps_h << 'x' << plan.taps_w << " taps a stage, "
-       << (plan.vector_source ? "16-byte" : "scalar") << " loads, " << (plan.vector_result ? "16-byte" : "scalar")
-       << " stores";
+  text << plan.blocks << " blocks of " << kGatherThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.chunk << " channels and up to " << plan.taps_h << 'x' << plan.taps_w
+       << " taps a stage, " << (plan.vector_source ? "16-byte" : "scalar") << " loads, "
+       << (plan.vector_result ? "16-byte" : "scalar") << " stores";
   return text.str();
 }
 
@@ -63,15 +63,16 @@ std::string explain(const Problem& problem, const Device& device) {
        << "  device: " << device.name << ", " << device.multiprocessors << " multiprocessors\n";
   std::visit(
       [&](const auto& tile) {
-        text << "  plan: gather family, " << describe(tile, problem.dtype) << ", about " << milliseconds(plan.estimate_ms)
-             << '\n'
+        text << "  plan: gather family, " << describe(tile, problem.dtype) << ", about "
+             << milliseconds(plan.estimate_ms) << '\n'
              << "  launch: " << describe_launch(tile) << '\n';
       },
       plan.tile);
   text << "  workspace: " << plan.workspace_bytes << " bytes\n  considered:\n";
   for (const Candidate& candidate : considered) {
     text << "    " << candidate.tile << ": "
-         << (candidate.refusal.empty() ? "about " + milliseconds(candidate.estimate_ms) : "refused, " + candidate.refusal)
+         << (candidate.refusal.empty() ? "about " + milliseconds(candidate.estimate_ms)
+                                       : "refused, " + candidate.refusal)
          << '\n';
   }
   return text.str();

@@ -17,7 +17,7 @@ struct Device {
   int capability = 90;  // 10 * major + minor
   int multiprocessors = 132;
   int shared_bytes_per_block = 232448;  // opt-in maximum
-  double bandwidth = 4.27e12;           // bytes/s, reads and writes together: device copy measured on an H200
+  double bandwidth = 4.27e12;  // bytes/s, reads and writes together: device copy measured on an H200
 };
 
 struct Plan {

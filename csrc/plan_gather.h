@@ -14,8 +14,8 @@ std::string describe(const GatherWeightPlan& plan, DType dtype);
 
 // Per multiprocessor and cycle, and the clock under load: H200, read from nvidia-smi beside a matrix product.
 inline constexpr double kClock = 1.75e9;
-// Shared memory that lets two blocks share a multiprocessor.
-inline constexpr int kGatherSharedBytes = 112 << 10;
+// Shared memory that lets two blocks share a multiprocessor; each also takes 1 KiB for itself.
+inline int gather_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - (1 << 10); }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }

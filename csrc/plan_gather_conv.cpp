@@ -11,6 +11,9 @@ namespace {
 constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 40, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
+// Channels staged at once where planes along the width read the same sectors: few enough that one plane's sectors are
+// still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
+constexpr int kPlanesChunk = 8;
 
 // Source and result of a correlation-like direction.
 struct Correlation {
@@ -55,8 +58,9 @@ void choose_tap_groups(GatherConvPlan& plan, const TapExtents& h, const TapExten
   plan.taps_h = std::clamp(kHaloRows / h.shift_step + 1, 1, std::max(h.most, 1));
 }
 
-void choose_chunk(GatherConvPlan& plan, DType dtype, int64_t channels, const TapExtents& h) {
-  const int64_t accumulator = static_cast<int64_t>(accumulator_size(dtype));
+void choose_chunk(GatherConvPlan& plan, const Problem& problem, const TapExtents& h, int64_t shared_limit) {
+  const int64_t accumulator = static_cast<int64_t>(accumulator_size(problem.dtype));
+  const int64_t channels = correlation(problem).source_channels;
   const int thread_m = gather_thread_m(accumulator);
   const int pitch = gather_pitch(plan.lane_columns);
   const int rows = plan.units_h * kGatherThreadRows + (plan.taps_h - 1) * h.shift_step;
@@ -73,11 +77,13 @@ void choose_chunk(GatherConvPlan& plan, DType dtype, int64_t channels, const Tap
     const int64_t weights = round_up(chunk * plan.taps_h * plan.taps_w * plan.weight_pitch * accumulator, 16);
     return fixed + weights + chunk * plan.channel_pitch * accumulator;
   };
-  // Enough work between two barriers: some 64 taps times channels.
-  plan.chunk = std::clamp(64 / power_of_two_at_least(plan.taps_h * plan.taps_w) * 2, 4, 32);
+  // Enough work between two barriers: some 128 to 256 taps times channels.
+  const bool planes_share_sectors = geometry(problem, 1).planes() > 1;
+  plan.chunk = std::clamp(256 / power_of_two_at_least(plan.taps_h * plan.taps_w), 4,
+                          planes_share_sectors ? kPlanesChunk : 32);
   plan.chunk = std::min(plan.chunk, std::max(power_of_two_at_least(channels), 4));
-  while (plan.chunk > 1 && bytes(plan.chunk) > kGatherSharedBytes) plan.chunk /= 2;
-  while (bytes(plan.chunk) > kGatherSharedBytes && (plan.taps_h > 1 || plan.taps_w > 1)) {
+  while (plan.chunk > 1 && bytes(plan.chunk) > shared_limit) plan.chunk /= 2;
+  while (bytes(plan.chunk) > shared_limit && (plan.taps_h > 1 || plan.taps_w > 1)) {
     (plan.taps_h > 1 ? plan.taps_h : plan.taps_w) -= 1;
   }
   plan.weights_at = static_cast<int>(fixed);
@@ -97,9 +103,11 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   // Warp instructions of a block; a float64 one takes two issue slots.
   const double multiply = c.source_channels * taps * block_m * pixels / 32 * (accumulator / 4) * 1.2;
   const double stage = c.source_channels * planes * plan.positions / 32 * kStageCost +
-                       c.source_channels * taps * block_m / 32 * kWeightCost + planes * plan.positions / 32 * kPositionCost;
+                       c.source_channels * taps * block_m / 32 * kWeightCost +
+                       planes * plan.positions / 32 * kPositionCost;
   const double store = block_m * pixels / 32 *
-                       (problem.result_layout == Layout::kContiguous && w.phases() == 1 ? kStoreCost : kScatteredStoreCost);
+                       (problem.result_layout == Layout::kContiguous && w.phases() == 1 ? kStoreCost
+                                                                                        : kScatteredStoreCost);
   const double cycles = (multiply + stage + store) / 4;
   const double per_sm = static_cast<double>(plan.blocks) / device.multiprocessors;
   const double rounds = per_sm > 2 ? 2 * std::ceil(per_sm / 2) : std::ceil(per_sm);
@@ -118,7 +126,7 @@ std::string describe(const GatherConvPlan& plan, DType dtype) {
 
 namespace {
 
-GatherConvPlan gather_conv_candidate(const Problem& problem, int lane_columns, int warps_m) {
+GatherConvPlan gather_conv_candidate(const Problem& problem, const Device& device, int lane_columns, int warps_m) {
   const Correlation c = correlation(problem);
   const AxisGeometry h = geometry(problem, 0), w = geometry(problem, 1);
   GatherConvPlan plan;
@@ -129,7 +137,7 @@ GatherConvPlan gather_conv_candidate(const Problem& problem, int lane_columns, i
   plan.units_n = units / plan.units_h;
   const TapExtents taps_h = tap_extents(h), taps_w = tap_extents(w);
   choose_tap_groups(plan, taps_h, taps_w);
-  choose_chunk(plan, problem.dtype, c.source_channels, taps_h);
+  choose_chunk(plan, problem, taps_h, gather_shared_bytes(device));
   const int thread_m = gather_thread_m(accumulator_size(problem.dtype));
   plan.blocks_m = static_cast<int>(ceil_div(c.result_channels, thread_m * warps_m));
   plan.blocks_w = static_cast<int>(ceil_div(w.phase_size(0), lane_columns));
@@ -150,7 +158,7 @@ Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<
   best.estimate_ms = -1;
   for (int lane_columns : {32, 16, 8}) {
     for (int warps_m : {8, 4, 2, 1}) {
-      const GatherConvPlan tile = gather_conv_candidate(problem, lane_columns, warps_m);
+      const GatherConvPlan tile = gather_conv_candidate(problem, device, lane_columns, warps_m);
       Candidate candidate{considered ? describe(tile, problem.dtype) : "", 0, ""};
       if (tile.shared_bytes > device.shared_bytes_per_block) {
         candidate.refusal = "needs more shared memory than a block may have";
@@ -166,7 +174,9 @@ Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<
       if (considered) considered->push_back(std::move(candidate));
     }
   }
-  if (best.estimate_ms < 0) throw InvalidArgument("conv_transpose2d: the problem needs more blocks than one grid may have");
+  if (best.estimate_ms < 0)
+    throw InvalidArgument(
+        "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
   return best;
 }
 

@@ -27,7 +27,7 @@ void choose_stage(GatherWeightPlan& plan, const Problem& problem, const GatherWe
   plan.rows = target / plan.pixels;
   const int64_t overlapping = (plan.pixels - 1) * w.stride + (plan.warps_tap - 1) * w.dilation + 1;
   const int64_t separate = static_cast<int64_t>(plan.warps_tap) * plan.pixels;
-  plan.shared_span = overlapping <= 2 * separate;
+  plan.shared_span = overlapping <= separate;
   plan.span = static_cast<int>(plan.shared_span ? overlapping : separate);
   plan.pixel_step = plan.shared_span ? static_cast<int>(w.stride) : 1;
   plan.tap_step = plan.shared_span ? static_cast<int>(w.dilation) : plan.pixels;
@@ -89,8 +89,8 @@ void choose_splits(GatherWeightPlan& plan, const Problem& problem, const Device&
 }  // namespace
 
 std::string describe(const GatherWeightPlan& plan, DType dtype) {
-  const GatherWeightTile tile =
-      dtype == DType::kFloat64 ? kGatherWeightTilesDouble[plan.tile] : kGatherWeightTiles[plan.tile];
+  const GatherWeightTile tile = dtype == DType::kFloat64 ? kGatherWeightTilesDouble[plan.tile]
+                                                         : kGatherWeightTiles[plan.tile];
   std::ostringstream text;
   text << plan.warps_tap << " taps x " << tile.m() * plan.warps_m << " input x " << tile.n() * plan.warps_n
        << " output channels, " << plan.rows << 'x' << plan.pixels << " pixels a stage";
@@ -105,7 +105,7 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
       for (int warps_n : {1, 2}) {
         const GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
         Candidate candidate{considered ? describe(plan, problem.dtype) : "", 0, ""};
-        if (plan.shared_bytes > kGatherSharedBytes) {
+        if (plan.shared_bytes > gather_shared_bytes(device)) {
           candidate.refusal = "needs more shared memory than lets two blocks share a multiprocessor";
         } else if (plan.blocks > INT32_MAX / 16) {
           candidate.refusal = "needs more blocks than one grid may have";
@@ -120,7 +120,9 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
       }
     }
   }
-  if (best.estimate_ms < 0) throw InvalidArgument("conv_transpose2d: the problem needs more blocks than one grid may have");
+  if (best.estimate_ms < 0)
+    throw InvalidArgument(
+        "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
   choose_splits(std::get<GatherWeightPlan>(best.tile), problem, device, best.workspace_bytes);
   return best;
 }

@@ -101,8 +101,8 @@ void infer_output(Problem& problem, int64_t height, int64_t width, const char* a
     if (axis.input < 1) refuse(argument, " must have a height and a width of at least 1, but got size ", show(given));
     axis.output = (axis.input - 1) * axis.stride - 2 * axis.padding + axis.dilation * (axis.kernel - 1) +
                   axis.output_padding + 1;
-    if (axis.output < 1) {
-      refuse("the output's ", a ? "width" : "height", " must be at least 1, but input ", axis.input, ", kernel ",
+    if (axis.output < 0) {
+      refuse("the output's ", a ? "width" : "height", " must not be negative, but input ", axis.input, ", kernel ",
              axis.kernel, ", stride ", axis.stride, ", padding ", axis.padding, ", output_padding ",
              axis.output_padding, " and dilation ", axis.dilation, " make it ", axis.output);
     }
@@ -122,9 +122,12 @@ void check_output(const Problem& problem, const Tensor4& grad_output, const Size
   }
 }
 
-// Torch's rule: channels_last out when either operand is, never for float64.
-Layout choose_layout(DType dtype, const Tensor4& a, const Tensor4& b) {
-  const bool channels_last = dtype != DType::kFloat64 && (a.is_channels_last() || b.is_channels_last());
+// Torch's rule: channels_last out when either operand is; never for float64, nor where cuDNN refuses the call.
+Layout choose_layout(const Problem& problem, const Tensor4& a, const Tensor4& b) {
+  const bool cudnn_refuses = problem.axis[0].output_padding >= problem.axis[0].stride ||
+                             problem.axis[1].output_padding >= problem.axis[1].stride;
+  const bool channels_last = problem.dtype != DType::kFloat64 && !cudnn_refuses &&
+                             (a.is_channels_last() || b.is_channels_last());
   return channels_last ? Layout::kChannelsLast : Layout::kContiguous;
 }
 
@@ -223,9 +226,8 @@ std::string Problem::describe() const {
   return text.str();
 }
 
-Problem describe_forward(
-    DType dtype, const TensorArg& input, const TensorArg& weight, const std::optional<Sizes>& bias_size,
-    const ConvArgs& args) {
+Problem describe_forward(DType dtype, const TensorArg& input, const TensorArg& weight,
+                         const std::optional<Sizes>& bias_size, const ConvArgs& args) {
   Problem problem;
   problem.direction = Direction::kForward;
   problem.dtype = dtype;
@@ -242,15 +244,14 @@ Problem describe_forward(
   problem.has_bias = bias_size.has_value();
   infer_output(problem, problem.x.size[2], problem.x.size[3], "input", input.size);
   problem.batch = problem.x.size[0];
-  problem.result_layout = choose_layout(dtype, problem.x, problem.w);
+  problem.result_layout = choose_layout(problem, problem.x, problem.w);
   problem.y = dense({problem.batch, problem.out_channels, problem.axis[0].output, problem.axis[1].output},
                     problem.result_layout);
   return problem;
 }
 
-Problem describe_grad_input(
-    DType dtype, const TensorArg& grad_output, const TensorArg& weight, const Sizes& input_size,
-    const ConvArgs& args) {
+Problem describe_grad_input(DType dtype, const TensorArg& grad_output, const TensorArg& weight, const Sizes& input_size,
+                            const ConvArgs& args) {
   Problem problem;
   problem.direction = Direction::kGradInput;
   problem.dtype = dtype;
@@ -261,14 +262,13 @@ Problem describe_grad_input(
   infer_output(problem, extent[0], extent[1], "input_size", input_size);
   check_output(problem, problem.y, grad_output.size);
   problem.batch = problem.y.size[0];
-  problem.result_layout = choose_layout(dtype, problem.y, problem.w);
+  problem.result_layout = choose_layout(problem, problem.y, problem.w);
   problem.x = dense({problem.batch, problem.in_channels, extent[0], extent[1]}, problem.result_layout);
   return problem;
 }
 
-Problem describe_grad_weight(
-    DType dtype, const TensorArg& input, const TensorArg& grad_output, const Sizes& kernel_size,
-    const ConvArgs& args) {
+Problem describe_grad_weight(DType dtype, const TensorArg& input, const TensorArg& grad_output,
+                             const Sizes& kernel_size, const ConvArgs& args) {
   Problem problem;
   problem.direction = Direction::kGradWeight;
   problem.dtype = dtype;
@@ -296,7 +296,7 @@ Problem describe_grad_weight(
   infer_output(problem, problem.x.size[2], problem.x.size[3], "input", input.size);
   check_output(problem, problem.y, grad_output.size);
   problem.batch = problem.x.size[0];
-  problem.result_layout = choose_layout(dtype, problem.x, problem.y);
+  problem.result_layout = choose_layout(problem, problem.x, problem.y);
   problem.w = dense({problem.in_channels, problem.out_channels_per_group(), kernel[0], kernel[1]},
                     problem.result_layout);
   return problem;

@@ -88,12 +88,11 @@ struct ConvArgs {
 };
 
 // Each describes and checks one direction; raises InvalidArgument.
-Problem describe_forward(
-    DType dtype, const TensorArg& input, const TensorArg& weight, const std::optional<Sizes>& bias_size,
-    const ConvArgs& args);
-Problem describe_grad_input(
-    DType dtype, const TensorArg& grad_output, const TensorArg& weight, const Sizes& input_size, const ConvArgs& args);
-Problem describe_grad_weight(
-    DType dtype, const TensorArg& input, const TensorArg& grad_output, const Sizes& kernel_size, const ConvArgs& args);
+Problem describe_forward(DType dtype, const TensorArg& input, const TensorArg& weight,
+                         const std::optional<Sizes>& bias_size, const ConvArgs& args);
+Problem describe_grad_input(DType dtype, const TensorArg& grad_output, const TensorArg& weight, const Sizes& input_size,
+                            const ConvArgs& args);
+Problem describe_grad_weight(DType dtype, const TensorArg& input, const TensorArg& grad_output,
+                             const Sizes& kernel_size, const ConvArgs& args);
 
 }  // namespace deconv

@@ -41,13 +41,14 @@ struct AxisGeometry {
   int dilation = 1;
   bool is_forward = true;
 
-  DECONV_HOST_DEVICE int phases() const { return is_forward ? stride : 1; }
-  DECONV_HOST_DEVICE int planes() const { return is_forward ? 1 : stride; }
-  DECONV_HOST_DEVICE int source_step() const { return planes(); }
-  DECONV_HOST_DEVICE int result_step() const { return phases(); }
+  DECONV_HOST_DEVICE int source_step() const { return is_forward ? 1 : stride; }
+  DECONV_HOST_DEVICE int result_step() const { return is_forward ? stride : 1; }
+  // Those that hold a pixel at all: a stride may reach beyond the image.
+  DECONV_HOST_DEVICE int phases() const { return result_step() < result_size ? result_step() : result_size; }
+  DECONV_HOST_DEVICE int planes() const { return source_step() < source_size ? source_step() : source_size; }
   // Pixels of phase `phase`: q = 0 .. phase_size-1 stand for result pixels q * result_step + phase.
   DECONV_HOST_DEVICE int phase_size(int phase) const {
-    return phase < result_size ? (result_size - phase - 1) / phases() + 1 : 0;
+    return phase < result_size ? (result_size - phase - 1) / result_step() + 1 : 0;
   }
 };
 
@@ -72,7 +73,7 @@ DECONV_HOST_DEVICE AxisTaps axis_taps(const AxisGeometry& axis, int phase, int p
   // forward: k * d = o + p (mod s) for o = phase;  grad_input: k * d = plane + p (mod s).
   const int residue = (phase + plane + axis.padding) % s;
   int first = 0;
-  while (first < taps.tap_step && first < axis.kernel && static_cast<int64_t>(first) * d % s != residue) ++first;
+  while (first < taps.tap_step && first < axis.kernel && first * d % s != residue) ++first;
   if (first >= taps.tap_step || first >= axis.kernel) return taps;
   taps.count = (axis.kernel - 1 - first) / taps.tap_step + 1;
   if (axis.is_forward) {  // i = q + (phase + p - k d) / s falls with k: walk the taps backwards

@@ -27,8 +27,8 @@ using torch::stable::Tensor;
 // Turns a failed call into torch into an exception that says what went wrong, as far as this torch tells.
 inline void check(AOTITorchError code, const char* what) {
   if (code == AOTI_TORCH_SUCCESS) return;
-  const char* reason =
-      torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace() : nullptr;
+  const char* reason = torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace()
+                                                                  : nullptr;
   throw std::runtime_error(std::string("conv_transpose2d: ") + what + " failed" + (reason ? ": " : "") +
                            (reason ? reason : ""));
 }
@@ -72,8 +72,7 @@ inline void check_alike(const char* first_name, const Tensor& first, const char*
   }
 }
 
-inline Tensor empty_strided(
-    const std::vector<int64_t>& size, const std::vector<int64_t>& stride, const Tensor& like) {
+inline Tensor empty_strided(const std::vector<int64_t>& size, const std::vector<int64_t>& stride, const Tensor& like) {
   int32_t dtype = 0, device_type = 0;
   check(aoti_torch_get_dtype(like.get(), &dtype), "reading the dtype");
   check(aoti_torch_get_device_type(like.get(), &device_type), "reading the device");

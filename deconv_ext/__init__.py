@@ -1,6 +1,6 @@
 """Transposed 2D convolution for PyTorch on this project's own CUDA kernels, behind ``torch.ops.deconv``."""
 
-from deconv_ext import _ops
+from deconv_ext import _autograd, _fake, _ops, _vmap  # noqa: F401 - registrations
 from deconv_ext.functional import conv_transpose2d, explain, show_config
 from deconv_ext.modules import ConvTranspose2d, convert
 from deconv_ext.override import override

@@ -1,10 +1,10 @@
 """A readable oracle: the three directions written as their definition says, in float64 on the CPU, no convolution call.
 
-    y[n, co, i * stride - padding + k * dilation] += x[n, ci, i] * w[ci, co, k]
+y[n, co, i * stride - padding + k * dilation] += x[n, ci, i] * w[ci, co, k]
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,11 @@ class _Tap(NamedTuple):
     kw: int
     x: tuple[slice, slice]
     y: tuple[slice, slice]
+
+
+def _at(where: tuple[slice, slice]) -> tuple[Any, ...]:
+    """An index on the last two dimensions."""
+    return (Ellipsis, *where)
 
 
 def _pair(value: Pair) -> tuple[int, int]:
@@ -71,7 +76,7 @@ def forward(
     out = [(size - 1) * s - 2 * p + d * (k - 1) + op + 1 for size, k, s, p, op, d in axes]
     y = torch.zeros(x.shape[0], groups, w.shape[2], *out, dtype=torch.float64)
     for tap in _taps((w.shape[3], w.shape[4]), input.shape[2:], out, stride, padding, dilation):
-        y[(..., *tap.y)] += torch.einsum("ngchw,gcd->ngdhw", x[(..., *tap.x)], w[..., tap.kh, tap.kw])
+        y[_at(tap.y)] += torch.einsum("ngchw,gcd->ngdhw", x[_at(tap.x)], w[..., tap.kh, tap.kw])
     y = y.flatten(1, 2)
     return y if bias is None else y + _double(bias).reshape(-1, 1, 1)
 
@@ -86,12 +91,12 @@ def grad_input(
     groups: int = 1,
     dilation: Pair = 1,
 ) -> Tensor:
-    """Gradient by the input of size (height, width) `input_size`, float64; `output_padding` is in grad_output's size."""
+    """Gradient by the input of size (height, width) `input_size`, float64; grad_output's size tells output_padding."""
     gy = _grouped(_double(grad_output), groups)
     w = _double(weight).unflatten(0, (groups, -1))
     gx = torch.zeros(gy.shape[0], groups, w.shape[1], *input_size, dtype=torch.float64)
     for tap in _taps((w.shape[3], w.shape[4]), input_size, grad_output.shape[2:], stride, padding, dilation):
-        gx[(..., *tap.x)] += torch.einsum("ngdhw,gcd->ngchw", gy[(..., *tap.y)], w[..., tap.kh, tap.kw])
+        gx[_at(tap.x)] += torch.einsum("ngdhw,gcd->ngchw", gy[_at(tap.y)], w[..., tap.kh, tap.kw])
     return gx.flatten(1, 2)
 
 
@@ -110,5 +115,5 @@ def grad_weight(
     kernel = (kernel_size[0], kernel_size[1])
     gw = torch.zeros(groups, x.shape[2], gy.shape[2], *kernel, dtype=torch.float64)
     for tap in _taps(kernel, input.shape[2:], grad_output.shape[2:], stride, padding, dilation):
-        gw[..., tap.kh, tap.kw] = torch.einsum("ngchw,ngdhw->gcd", x[(..., *tap.x)], gy[(..., *tap.y)])
+        gw[..., tap.kh, tap.kw] = torch.einsum("ngchw,ngdhw->gcd", x[_at(tap.x)], gy[_at(tap.y)])
     return gw.flatten(0, 1)

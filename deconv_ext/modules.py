@@ -6,7 +6,7 @@ from deconv_ext.functional import conv_transpose2d
 
 
 class ConvTranspose2d(nn.ConvTranspose2d):
-    """:class:`torch.nn.ConvTranspose2d` on this project's operator: same arguments, state_dict, initialisation, repr."""
+    """:class:`torch.nn.ConvTranspose2d` on this operator: same arguments, state_dict, initialisation, repr."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(batch, in_channels, height, width) to (batch, out_channels, out height, out width); 3-D without batch.
@@ -61,5 +61,3 @@ def convert(model: nn.Module) -> nn.Module:
             if type(child) is nn.ConvTranspose2d:
                 parent._modules[name] = replaced.setdefault(id(child), _converted(child))
     return model
-
-

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from deconv_ext.functional import conv_transpose2d
 
 
-class override(TorchFunctionMode):  # noqa: N801 - used as a function: `with deconv_ext.override():`
+class override(TorchFunctionMode):
     """Inside this context every ``torch.nn.functional.conv_transpose2d`` goes through the operator.
 
     That covers ``nn.ConvTranspose2d`` too, on the threads that enter it, in eager mode and under ``torch.compile``

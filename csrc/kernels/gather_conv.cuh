@@ -22,7 +22,7 @@ struct GatherConvParams {
   const T* source;  // (batch, source channels, source height, source width), any strides
   const T* weight;
   const T* bias;  // (result channels) or null
-  T* result;      // (batch, result channels, result height, result width)
+  T* result;  // (batch, result channels, result height, result width)
   int64_t source_n, source_c, source_h, source_w;  // strides in elements
   int64_t weight_m, weight_c, weight_h, weight_w;  // m: result channel, c: source channel, within a group
   int64_t weight_group;
@@ -50,10 +50,10 @@ struct GatherConvConfig {
 
 // The part of one result phase's work that passes through shared memory at once.
 struct TapGroup {
-  int count_h, count_w;        // taps
+  int count_h, count_w;  // taps
   int first_tap_h, first_tap_w;
   int tap_step_h, tap_step_w;
-  int shift_h, shift_w;        // of the first tap
+  int shift_h, shift_w;  // of the first tap
   int shift_step_h, shift_step_w;
   int plane_h, plane_w;
 };
@@ -82,18 +82,19 @@ class GatherConvBlock {
   __device__ __forceinline__ bool has_work() const { return tile_h < p.axis[0].phase_size(phase_h); }
 
   __device__ __forceinline__ void run() {
-    for (int plane_h = 0; plane_h < p.axis[0].planes(); ++plane_h) {
-      const AxisTaps h = axis_taps(p.axis[0], phase_h, plane_h);
-      if (h.count == 0) continue;
-      for (int plane_w = 0; plane_w < p.axis[1].planes(); ++plane_w) {
-        const AxisTaps w = axis_taps(p.axis[1], phase_w, plane_w);
-        for (int i = 0; i < h.count; i += p.plan.taps_h) {
-          for (int j = 0; j < w.count; j += p.plan.taps_w) {
-            accumulate({min(p.plan.taps_h, h.count - i), min(p.plan.taps_w, w.count - j),
-                        h.first_tap + i * h.tap_step, w.first_tap + j * w.tap_step, h.tap_step, w.tap_step,
-                        h.first_shift + i * h.shift_step, w.first_shift + j * w.shift_step, h.shift_step, w.shift_step,
-                        plane_h, plane_w});
-          }
+    if (!row_has_taps()) {
+      if (phase_w == 0) fill_rows();
+      return;
+    }
+    const AxisTaps first_h = axis_taps(p.axis[0], phase_h, 0), first_w = axis_taps(p.axis[1], phase_w, 0);
+    // Chunks outermost: the planes of grad_output that share sectors are read while those are in the caches.
+    for (int c = 0; c < p.source_channels; c += p.plan.chunk) {
+      for (int plane_h = 0; plane_h < p.axis[0].planes(); ++plane_h) {
+        const AxisTaps h = plane_h == 0 ? first_h : axis_taps(p.axis[0], phase_h, plane_h);
+        if (h.count == 0) continue;
+        for (int plane_w = 0; plane_w < p.axis[1].planes(); ++plane_w) {
+          const AxisTaps w = plane_w == 0 ? first_w : axis_taps(p.axis[1], phase_w, plane_w);
+          accumulate_plane(c, h, w, plane_h, plane_w);
         }
       }
     }
@@ -103,8 +104,8 @@ class GatherConvBlock {
  private:
   const GatherConvParams<T>& p;
   int64_t* offsets;  // shared: source offset of each tile position, -1 outside the image
-  Accum* weights;    // shared: [chunk][taps of the group][m, padded]
-  Accum* tile;       // shared: [chunk][units_n images][halo rows][kPitch]
+  Accum* weights;  // shared: [chunk][taps of the group][m, padded]
+  Accum* tile;  // shared: [chunk][units_n images][halo rows][kPitch]
   int group, phase_h, phase_w;
   int tile_n, tile_h, tile_w, tile_m;  // first image, phase row, phase column, channel of the block
   int unit_n, unit_row, column, thread_m;  // this thread's place in the tile
@@ -133,30 +134,59 @@ class GatherConvBlock {
     unit_row = unit % p.plan.units_h * kRows;
   }
 
-  __device__ __forceinline__ void accumulate(const TapGroup& taps) {
-    __syncthreads();  // the previous group's readers are done
-    find_offsets(taps);
-    const T* source = p.source + static_cast<int64_t>(group) * p.source_channels * p.source_c;
-    const T* weight = p.weight + group * p.weight_group;
-    for (int c = 0; c < p.source_channels; c += p.plan.chunk) {
-      const int channels = min(p.plan.chunk, p.source_channels - c);
-      __syncthreads();
-      if (p.plan.vector_source) {
-        stage_source_packs(source + c, channels);
-      } else {
-        stage_source(source + c * p.source_c, channels);
+  __device__ __forceinline__ bool row_has_taps() const {
+    bool any = false;
+    for (int plane = 0; plane < p.axis[0].planes(); ++plane) any |= axis_taps(p.axis[0], phase_h, plane).count > 0;
+    return any;
+  }
+
+  __device__ __forceinline__ void accumulate_plane(int c, const AxisTaps& h, const AxisTaps& w, int plane_h,
+                                                   int plane_w) {
+    for (int i = 0; i < h.count; i += p.plan.taps_h) {
+      for (int j = 0; j < w.count; j += p.plan.taps_w) {
+        const TapGroup taps{min(p.plan.taps_h, h.count - i),
+                            min(p.plan.taps_w, w.count - j),
+                            h.first_tap + i * h.tap_step,
+                            w.first_tap + j * w.tap_step,
+                            h.tap_step,
+                            w.tap_step,
+                            h.first_shift + i * h.shift_step,
+                            w.first_shift + j * w.shift_step,
+                            h.shift_step,
+                            w.shift_step,
+                            plane_h,
+                            plane_w};
+        const bool only_group = p.axis[0].planes() * p.axis[1].planes() == 1 && taps.count_h == h.count &&
+                                taps.count_w == w.count;
+        __syncthreads();  // the previous stage's readers are done
+        if (c == 0 || !only_group) {
+          find_offsets(taps);
+          __syncthreads();
+        }
+        accumulate(c, taps);
       }
-      stage_weights(weight + c * p.weight_c, channels, taps);
-      __syncthreads();
-      multiply(channels, taps);
     }
+  }
+
+  __device__ __forceinline__ void accumulate(int c, const TapGroup& taps) {
+    const int channels = min(p.plan.chunk, p.source_channels - c);
+    const int64_t channel = static_cast<int64_t>(group) * p.source_channels + c;
+    if (p.plan.vector_source) {
+      stage_source_packs(p.source + channel, channels);
+    } else {
+      stage_source(p.source + channel * p.source_c, channels);
+    }
+    stage_weights(p.weight + group * p.weight_group + c * p.weight_c, channels, taps);
+    __syncthreads();
+    multiply(channels, taps);
   }
 
   __device__ __forceinline__ void find_offsets(const TapGroup& taps) {
     const int rows = p.plan.units_h * kRows + (taps.count_h - 1) * taps.shift_step_h;
     const int columns = Config::kLaneColumns + (taps.count_w - 1) * taps.shift_step_w;
+    const SmallDivisor by_image(p.plan.image_pitch);
     for (int e = threadIdx.x; e < p.plan.positions; e += Config::kThreads) {
-      const int n = e / p.plan.image_pitch, in_image = e - n * p.plan.image_pitch;
+      const int n = by_image.quotient(e), in_image = e - n * p.plan.image_pitch;
       const int row = in_image / kPitch, col = in_image - row * kPitch;
       const int h = (tile_h + row + taps.shift_h) * p.axis[0].source_step() + taps.plane_h;
       const int w = (tile_w + col + taps.shift_w) * p.axis[1].source_step() + taps.plane_w;
@@ -167,24 +197,9 @@ class GatherConvBlock {
   }
 
   __device__ __forceinline__ void stage_source(const T* source, int channels) {
-    constexpr int kBatch = 4;  // loads in flight before the first use
     for (int e = threadIdx.x; e < p.plan.positions; e += Config::kThreads) {
       const int64_t offset = offsets[e];
-      const T* from = source + offset;
-      Accum* to = tile + e;
-      for (int c = 0; c < channels; c += kBatch) {
-        T value[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          value[i] = offset >= 0 && c + i < channels ? from[i * p.source_c] : T{};
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (c + i < channels) to[i * p.plan.channel_pitch] = widen(value[i]);
-        }
-        from += kBatch * p.source_c;
-        to += kBatch * p.plan.channel_pitch;
-      }
+      copy_channels(offset >= 0, source + offset, p.source_c, tile + e, p.plan.channel_pitch, channels);
     }
   }
 
@@ -211,35 +226,56 @@ class GatherConvBlock {
       const bool inside = tile_m + m < p.result_channels;
       const T* from = weight + (tile_m + m) * p.weight_m + (taps.first_tap_h + i * taps.tap_step_h) * p.weight_h +
                       (taps.first_tap_w + j * taps.tap_step_w) * p.weight_w;
-      Accum* to = weights + tap * p.plan.weight_pitch + m;
-      const int step = by_taps.divisor() * p.plan.weight_pitch;
-      for (int c = 0; c < channels; ++c) to[c * step] = inside ? widen(from[c * p.weight_c]) : Accum(0);
+      copy_channels(inside, from, p.weight_c, weights + tap * p.plan.weight_pitch + m,
+                    by_taps.divisor() * p.plan.weight_pitch, channels);
+    }
+  }
+
+  // One element of each staged channel, widened; zeros where `inside` is false.
+  __device__ __forceinline__ static void copy_channels(bool inside, const T* from, int64_t from_step, Accum* to,
+                                                       int to_step, int channels) {
+    constexpr int kBatch = 8;  // loads in flight before the first use
+    for (int c = 0; c < channels; c += kBatch) {
+      T value[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        value[i] = inside && c + i < channels ? *from : T{};
+        from += from_step;
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (c + i < channels) *to = widen(value[i]);
+        to += to_step;
+      }
     }
   }
 
   __device__ __forceinline__ void multiply(int channels, const TapGroup& taps) {
+    int i = 0;
+    if (taps.shift_step_h == 1) {
+      for (; taps.count_h - i >= 3 && taps.count_h - i != 4; i += 3) multiply_group<3>(i, channels, taps);
+      for (; taps.count_h - i >= 2; i += 2) multiply_group<2>(i, channels, taps);
+    }
+    for (; i < taps.count_h; ++i) multiply_group<1>(i, channels, taps);
+  }
+
+  // Tap rows i .. i + kTaps - 1: all their columns, all staged channels.
+  template <int kTaps>
+  __device__ __forceinline__ void multiply_group(int i, int channels, const TapGroup& taps) {
     const int weight_row = taps.count_w * p.plan.weight_pitch;
-    const Accum* x = tile + unit_n * p.plan.image_pitch + unit_row * kPitch + column;
-    const Accum* w = weights + thread_m;
+    const int weight_channel = taps.count_h * weight_row;
+    const Accum* x = tile + unit_n * p.plan.image_pitch + (unit_row + i * taps.shift_step_h) * kPitch + column;
+    const Accum* w = weights + i * weight_row + thread_m;
     for (int c = 0; c < channels; ++c) {
+      const Accum* xj = x;
+      const Accum* wj = w;
       for (int j = 0; j < taps.count_w; ++j) {
-        const Accum* xj = x + j * taps.shift_step_w;
-        const Accum* wj = w + j * p.plan.weight_pitch;
-        int i = 0;
-        if (taps.shift_step_h == 1) {
-          for (; taps.count_h - i >= 3 && taps.count_h - i != 4; i += 3) {
-            multiply_rows<3>(xj + i * kPitch, wj + i * weight_row, weight_row);
-          }
-          for (; taps.count_h - i >= 2; i += 2) {
-            multiply_rows<2>(xj + i * kPitch, wj + i * weight_row, weight_row);
-          }
-        }
-        for (; i < taps.count_h; ++i) {
-          multiply_rows<1>(xj + i * taps.shift_step_h * kPitch, wj + i * weight_row, weight_row);
-        }
+        multiply_rows<kTaps>(xj, wj, weight_row);
+        xj += taps.shift_step_w;
+        wj += p.plan.weight_pitch;
       }
       x += p.plan.channel_pitch;
-      w += taps.count_h * weight_row;
+      w += weight_channel;
     }
   }
 
@@ -259,6 +295,29 @@ class GatherConvBlock {
         for (int k = 0; k < kPack; ++k) {
 #pragma unroll
           for (int r = 0; r < kRows; ++r) acc[i + k][r] += pack.value[k] * rows[r + t];
+        }
+      }
+    }
+  }
+
+  // Rows that no tap reaches hold the bias in every column, so one block stores them whole for all phases of the width.
+  __device__ __forceinline__ void fill_rows() {
+    const int step_w = p.axis[1].result_step();
+    const int first_w = tile_w * step_w, last_w = min(first_w + Config::kLaneColumns * step_w, p.axis[1].result_size);
+    const int channels = min(kM * p.plan.warps_m, p.result_channels - tile_m);
+    const bool channels_innermost = p.result_m == 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int n = tile_n; n < min(tile_n + p.plan.units_n, p.batch); ++n) {
+      for (int r = 0; r < kRows * p.plan.units_h; ++r) {
+        const int h = (tile_h + r) * p.axis[0].result_step() + phase_h;
+        if (h >= p.axis[0].result_size) break;
+        T* row = p.result + n * p.result_n + h * p.result_h;
+        for (int a = warp; a < (channels_innermost ? last_w - first_w : channels); a += Config::kWarps) {
+          for (int b = lane; b < (channels_innermost ? channels : last_w - first_w); b += 32) {
+            const int m = group * p.result_channels + tile_m + (channels_innermost ? b : a);
+            const int w = first_w + (channels_innermost ? a : b);
+            row[m * p.result_m + w * p.result_w] = p.bias != nullptr ? p.bias[m] : T{};
+          }
         }
       }
     }

@@ -33,8 +33,8 @@ template <class T, int kTile>
 struct GatherWeightConfig {
   using Element = T;
   using Accum = AccumulatorOf<T>;
-  static constexpr GatherWeightTile kShape =
-      sizeof(Accum) == 8 ? kGatherWeightTilesDouble[kTile] : kGatherWeightTiles[kTile];
+  static constexpr GatherWeightTile kShape = sizeof(Accum) == 8 ? kGatherWeightTilesDouble[kTile]
+                                                                : kGatherWeightTiles[kTile];
   static constexpr int kTileM = kShape.m(), kTileN = kShape.n();
   static constexpr int kLanesK = 32 / (kShape.lanes_m * kShape.lanes_n);
   static_assert(kShape.lanes_m * kShape.lanes_n * kLanesK == 32, "the lanes fill a warp");
@@ -53,8 +53,7 @@ class GatherWeightBlock {
   static constexpr int kPackN = kN < kPackSize<Accum> ? kN : kPackSize<Accum>;
 
  public:
-  __device__ __forceinline__ GatherWeightBlock(const GatherWeightParams<T>& params, unsigned char* shared)
-      : p(params) {
+  __device__ __forceinline__ GatherWeightBlock(const GatherWeightParams<T>& params, unsigned char* shared) : p(params) {
     xs = reinterpret_cast<Accum*>(shared);
     ys = reinterpret_cast<Accum*>(shared + p.plan.y_at);
     locate();
@@ -121,40 +120,61 @@ class GatherWeightBlock {
     const int n = static_cast<int>(row / p.height), h = static_cast<int>(row % p.height);
     const int out_h = h * p.stride_h - p.padding_h + tap_h * p.dilation_h;
     const bool inside = n < p.batch && out_h >= 0 && out_h < p.out_height;
-    stage(xs + r * p.plan.pixels * p.plan.x_pitch, p.plan.x_pitch, p.plan.warps_m * Config::kTileM, p.plan.pixels,
-          p.x + n * p.x_n + h * p.x_h + static_cast<int64_t>(group * p.channels_m + tile_m) * p.x_c, p.x_c, p.x_w,
-          inside ? p.channels_m - tile_m : 0, p.width, [&](int e) { return column + e; });
+    const Row x{p.x + n * p.x_n + h * p.x_h + static_cast<int64_t>(group * p.channels_m + tile_m) * p.x_c, p.x_c, p.x_w,
+                inside ? p.channels_m - tile_m : 0, p.width};
+    stage(xs + r * p.plan.pixels * p.plan.x_pitch, p.plan.x_pitch, p.plan.warps_m * Config::kTileM, p.plan.pixels, x,
+          column, 1);
+    const Row y{p.y + n * p.y_n + out_h * p.y_h + static_cast<int64_t>(group * p.channels_n + tile_n) * p.y_c, p.y_c,
+                p.y_w, inside ? p.channels_n - tile_n : 0, p.out_width};
+    Accum* to = ys + r * p.plan.span * p.plan.y_pitch;
+    const int channels = p.plan.warps_n * Config::kTileN;
     const int first = column * p.stride_w - p.padding_w + first_tap * p.dilation_w;
-    stage(ys + r * p.plan.span * p.plan.y_pitch, p.plan.y_pitch, p.plan.warps_n * Config::kTileN, p.plan.span,
-          p.y + n * p.y_n + out_h * p.y_h + static_cast<int64_t>(group * p.channels_n + tile_n) * p.y_c, p.y_c, p.y_w,
-          inside ? p.channels_n - tile_n : 0, p.out_width, [&](int e) {
-            if (p.plan.shared_span) return first + e;
-            return first + e % p.plan.pixels * p.stride_w + e / p.plan.pixels * p.dilation_w;
-          });
+    if (p.plan.shared_span) {
+      stage(to, p.plan.y_pitch, channels, p.plan.span, y, first, 1);
+    } else {
+      for (int t = 0; t < taps; ++t) {
+        stage(to + t * p.plan.tap_step * p.plan.y_pitch, p.plan.y_pitch, channels, p.plan.pixels, y,
+              first + t * p.dilation_w, p.stride_w);
+      }
+    }
   }
 
-  // Copies `count` columns of `channels` channels, channels innermost; zeros past `valid` channels and the row's ends.
-  template <class Column>
-  __device__ __forceinline__ void stage(
-      Accum* to, int pitch, int channels, int count, const T* from, int64_t step_c, int64_t step_w, int valid,
-      int width, Column column_of) {
+  // One row of an operand from this block's first channel on; channels past `valid` are zeros.
+  struct Row {
+    const T* data;
+    int64_t step_c, step_w;
+    int valid, width;
+  };
+
+  // Copies every `step`-th column from `first` on, `count` of them, channels innermost; zeros past the row's ends.
+  __device__ __forceinline__ void stage(Accum* to, int pitch, int channels, int count, const Row& row, int first,
+                                        int step) {
+    constexpr int kBatch = 4;  // loads in flight before the first use
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (step_c == 1) {  // lanes along the channels
-      for (int e = warp; e < count; e += warps) {
-        const int w = column_of(e);
-        const bool in_row = w >= 0 && w < width;
-        for (int c = lane; c < channels; c += 32) {
-          to[e * pitch + c] = in_row && c < valid ? widen(from[c + w * step_w]) : Accum(0);
+    const bool channels_innermost = row.step_c == 1;
+    // Lanes along the channels, or 8 columns of 4 channels: whole sectors from memory, all banks to shared memory.
+    const int channel = channels_innermost ? lane : warp * 4 + lane / 8;
+    const int channel_step = channels_innermost ? 32 : warps * 4;
+    const int column = channels_innermost ? warp : lane % 8;
+    const int column_step = channels_innermost ? warps : 8;
+    const int64_t jump = static_cast<int64_t>(column_step) * step * row.step_w;
+    for (int c = channel; c < channels; c += channel_step) {
+      const T* from = row.data + c * row.step_c + (first + static_cast<int64_t>(column) * step) * row.step_w;
+      Accum* at = to + column * pitch + c;
+      for (int e = column; e < count; e += column_step * kBatch) {
+        T value[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int w = first + (e + i * column_step) * step;
+          const bool inside = c < row.valid && e + i * column_step < count && w >= 0 && w < row.width;
+          value[i] = inside ? *from : T{};
+          from += jump;
         }
-      }
-      return;
-    }
-    for (int c = warp * 4 + lane / 8; c < channels; c += warps * 4) {  // 8 columns of 4 channels
-      const T* row = from + c * step_c;
-#pragma unroll 4
-      for (int e = lane % 8; e < count; e += 8) {
-        const int w = column_of(e);
-        to[e * pitch + c] = c < valid && w >= 0 && w < width ? widen(row[w * step_w]) : Accum(0);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (e + i * column_step < count) *at = widen(value[i]);
+          at += column_step * pitch;
+        }
       }
     }
   }
@@ -162,7 +182,8 @@ class GatherWeightBlock {
   __device__ __forceinline__ void multiply() {
     for (int r = 0; r < p.plan.rows; ++r) {
       const Accum* x = xs + (r * p.plan.pixels + lane_k) * p.plan.x_pitch + warp_m + lane_m * kPackM;
-      const Accum* y = ys + (r * p.plan.span + lane_k * p.plan.pixel_step + warp_tap * p.plan.tap_step) * p.plan.y_pitch +
+      const Accum* y = ys +
+                       (r * p.plan.span + lane_k * p.plan.pixel_step + warp_tap * p.plan.tap_step) * p.plan.y_pitch +
                        warp_n + lane_n * kPackN;
 #pragma unroll 2
       for (int i = lane_k; i < p.plan.pixels; i += kLanesK) {
@@ -243,8 +264,8 @@ __global__ void __launch_bounds__(kGatherThreads) reduce_splits(const __grid_con
 #pragma unroll 8
   for (int s = 0; s < p.plan.splits; ++s) sum += p.partial[s * count + e];
   const int64_t tap = e % taps, channels = e / taps;
-  p.result[channels / p.channels_n * p.result_m + channels % p.channels_n * p.result_n +
-           tap / p.kernel_w * p.result_h + tap % p.kernel_w * p.result_w] = narrow<T>(static_cast<AccumulatorOf<T>>(sum));
+  p.result[channels / p.channels_n * p.result_m + channels % p.channels_n * p.result_n + tap / p.kernel_w * p.result_h +
+           tap % p.kernel_w * p.result_w] = narrow<T>(static_cast<AccumulatorOf<T>>(sum));
 }
 
 }  // namespace deconv

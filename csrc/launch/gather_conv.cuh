@@ -42,8 +42,8 @@ GatherConvParams<T> gather_conv_params(const Problem& problem, const GatherConvP
 }
 
 template <class T>
-cudaError_t launch_gather_conv(
-    const Problem& problem, const GatherConvPlan& plan, const Operands& operands, cudaStream_t stream) {
+cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
   const GatherConvParams<T> params = gather_conv_params<T>(problem, plan, operands);
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, kGatherThreads, plan.shared_bytes, stream, params);

@@ -8,8 +8,8 @@
 namespace deconv {
 
 template <class T>
-GatherWeightParams<T> gather_weight_params(
-    const Problem& problem, const GatherWeightPlan& plan, const Operands& operands) {
+GatherWeightParams<T> gather_weight_params(const Problem& problem, const GatherWeightPlan& plan,
+                                           const Operands& operands) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
   GatherWeightParams<T> p;
   p.x = static_cast<const T*>(operands.x);
@@ -49,8 +49,8 @@ GatherWeightParams<T> gather_weight_params(
 }
 
 template <class T>
-cudaError_t launch_gather_weight(
-    const Problem& problem, const GatherWeightPlan& plan, const Operands& operands, cudaStream_t stream) {
+cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
+                                 cudaStream_t stream) {
   const GatherWeightParams<T> params = gather_weight_params<T>(problem, plan, operands);
   const int threads = 32 * plan.warps_m * plan.warps_n * plan.warps_tap;
   const auto launch_with = [&](auto* kernel) {

@@ -12,12 +12,12 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
 }
 
 template <class Params>
-cudaError_t launch_kernel(
-    void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, const Params& params) {
+cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
+                          const Params& params) {
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 << 10) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(params);

@@ -1,0 +1,100 @@
+# Everything from a fresh machine: `make demo` and `make test` need Python >= 3.10 and a C++ compiler.
+# A GPU and nvcc are used where they are. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.14.1
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(abspath $(VENV))/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check
+STAMPS := $(VENV)/.stamps
+EXTENSION := deconv_ext/_C.abi3.so
+HOST_CORE := build/host_core/.stamp
+
+# torch's build helper runs the ninja that it finds on the path.
+export PATH := $(BIN):$(PATH)
+
+CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+# What decides about the extension besides the sources; the build starts again when it changes.
+BUILD_SETTINGS := $(TORCH) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
+
+.PHONY: help build demo test lint format clean distclean FORCE
+.DELETE_ON_ERROR:
+.NOTPARALLEL:  # pip must not run twice at once in one environment
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@echo
+	@echo 'Variables: PYTHON, VENV, TORCH (for example TORCH=torch==2.13.0), PYTEST_ARGS, DEMO_ARGS;'
+	@echo 'TORCH_CUDA_ARCH_LIST, MAX_JOBS, FORCE_CUDA=1 or USE_CUDA=0 as setup.py explains them.'
+
+build: $(EXTENSION)  ## the environment and the extension
+
+demo: $(EXTENSION) $(STAMPS)/demo  ## upsample and colour a photograph through the operator and through torch
+	$(PY) -m deconv_ext demo $(DEMO_ARGS)
+
+test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## all tests that this machine can run
+	$(PY) -m pytest tests $(PYTEST_ARGS)
+
+lint: $(STAMPS)/lint  ## ruff, clang-format, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+	$(BIN)/mypy
+
+format: $(STAMPS)/lint  ## put Python and C++ into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CSRC)
+
+clean:  ## remove what was built
+	rm -rf build dist *.egg-info $(EXTENSION)
+
+distclean: clean  ## and the virtual environment
+	rm -rf $(VENV)
+
+# --- the environment ------------------------------------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	$(PYTHON) -c 'import sys; sys.exit("Python >= 3.10 is needed" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS)
+	touch $@
+
+# The name of the torch asked for: touched only when it changes.
+$(STAMPS)/torch.name: FORCE | $(STAMPS)/venv
+	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
+
+# The package itself is not installed but found through a .pth file, so the build below stays incremental.
+$(STAMPS)/torch: $(STAMPS)/torch.name
+	$(PIP) install '$(TORCH)' 'setuptools>=77' ninja numpy
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" | { read -r site; echo '$(CURDIR)' > "$$site/deconv_ext.pth"; }
+	touch $@
+
+# The packages of one of pyproject.toml's extras.
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/torch pyproject.toml
+	$(PY) -c "from setuptools.config.pyprojecttoml import read_configuration as read; \
+	print(*read('pyproject.toml')['project']['optional-dependencies']['$*'], sep='\n')" > $@.txt
+	$(PIP) install -r $@.txt
+	touch $@
+
+# --- the extension and the host core --------------------------------------------------------------------------------
+
+build/settings: FORCE
+	@mkdir -p build
+	@echo '$(BUILD_SETTINGS)' | cmp -s - $@ || echo '$(BUILD_SETTINGS)' > $@
+
+# --force: setuptools does not look at flags; ninja then decides what to compile.
+$(EXTENSION): $(filter-out csrc/host_core_module.cpp,$(CSRC)) setup.py build/settings $(STAMPS)/torch
+	$(PY) setup.py build_ext --inplace --force
+	touch $@
+
+# For the tests alone: plans and index arithmetic, without torch. CMake comes from pip, for a fresh machine has none.
+$(HOST_CORE): $(filter %.h csrc/problem.cpp csrc/plan%.cpp csrc/host_core_module.cpp,$(CSRC)) CMakeLists.txt $(STAMPS)/test
+	$(PIP) install cmake
+	cmake -S . -B build/host_core -G Ninja -DPython_EXECUTABLE=$(PY)
+	cmake --build build/host_core
+	touch $@

@@ -1,0 +1,86 @@
+"""What tracing needs to know: fake kernels with the real strides, and FLOP counts."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch.utils.flop_counter import register_flop_formula
+
+from deconv_ext._ops import Pair, kernels_serve, output_size, pair
+
+
+def _empty_like_torch(
+    size: list[Any], operands: tuple[Tensor, Tensor], unbatched: bool, stride: Pair, output_padding: Pair
+) -> Tensor:
+    """An empty result with the strides that torch's CUDA operator gives: `choose_layout` of csrc/problem.cpp."""
+    first = operands[0]
+    formats = [suggest_memory_format(t.unsqueeze(0) if t.dim() == 3 else t) for t in operands]
+    cudnn_refuses = any(op >= s for op, s in zip(pair(output_padding), pair(stride), strict=True))
+    channels_last = torch.channels_last in formats and first.dtype != torch.float64 and not cudnn_refuses
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    result = torch.empty(size, dtype=first.dtype, device=first.device, memory_format=memory_format)
+    return result.squeeze(0) if unbatched else result
+
+
+@torch.library.register_fake("deconv::conv_transpose2d")
+def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    args = [pair(value) for value in (stride, padding, output_padding, dilation)]
+    if not kernels_serve(input):
+        return torch.nn.functional.conv_transpose2d(input, weight, bias, args[0], args[1], args[2], groups, args[3])
+    unbatched = input.dim() == 3
+    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in args)) for a in (0, 1)]
+    batch = 1 if unbatched else input.shape[0]
+    return _empty_like_torch(
+        [batch, weight.shape[1] * groups, *extent], (input, weight), unbatched, stride, output_padding
+    )
+
+
+def _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, wanted):
+    mask = [wanted == 0, wanted == 1, False]
+    tensors = [t.unsqueeze(0) if t.dim() == 3 else t for t in (grad_output, input, weight)]
+    args = (pair(stride), pair(padding), pair(dilation), True, pair(output_padding), groups, mask)
+    return torch.ops.aten.convolution_backward(*tensors, None, *args)[wanted]
+
+
+@torch.library.register_fake("deconv::conv_transpose2d_grad_input")
+def _(grad_output, weight, input_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    unbatched = grad_output.dim() == 3
+    size = [1 if unbatched else grad_output.shape[0], weight.shape[0], *pair(input_size)]
+    input = _empty_like_torch(size, (grad_output, weight), unbatched, stride, output_padding)
+    if kernels_serve(grad_output):
+        return input
+    result = _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, 0)
+    return result.squeeze(0) if unbatched else result
+
+
+@torch.library.register_fake("deconv::conv_transpose2d_grad_weight")
+def _(input, grad_output, kernel_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    size = [input.shape[-3], grad_output.shape[-3] // groups, *pair(kernel_size)]
+    weight = _empty_like_torch(size, (input, grad_output), False, stride, output_padding)
+    if kernels_serve(input):
+        return weight
+    return _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, 1)
+
+
+def _flops(input_shape: Any, weight_shape: Any) -> int:
+    """Multiplications and additions: every input pixel meets every tap and output channel of its group once."""
+    count = 2
+    for extent in (*input_shape, *weight_shape[1:]):
+        count *= extent
+    return count
+
+
+@register_flop_formula(torch.ops.deconv.conv_transpose2d)
+def _(input_shape, weight_shape, *args, out_shape=None, **kwargs):
+    return _flops(input_shape, weight_shape)
+
+
+@register_flop_formula(torch.ops.deconv.conv_transpose2d_grad_input)
+def _(grad_shape, weight_shape, *args, out_shape=None, **kwargs):
+    return _flops(out_shape, weight_shape)
+
+
+@register_flop_formula(torch.ops.deconv.conv_transpose2d_grad_weight)
+def _(input_shape, grad_shape, *args, out_shape=None, **kwargs):
+    return _flops(input_shape, out_shape)

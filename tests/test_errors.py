@@ -1,0 +1,212 @@
+"""Bad input: each call fails before any launch, naming argument, value and range; the same calls fail in torch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import deconv_ext
+
+ERRORS = (RuntimeError, ValueError)
+
+
+def _arguments(device: str, **changed: Any) -> dict[str, Any]:
+    """A valid call: stride 2, two groups, (2, 4, 5, 6) to (2, 6, 9, 11); with some arguments changed."""
+    tensors = {"input": Of(2, 4, 5, 6), "weight": Of(4, 3, 3, 3), "bias": Of(6)}
+    valid = {**tensors, "stride": 2, "padding": 1, "output_padding": 0, "groups": 2, "dilation": 1, **changed}
+    return {name: value.make(device) if isinstance(value, Of) else value for name, value in valid.items()}
+
+
+class Of:
+    """Stands for a random tensor of this size, made on the test's device."""
+
+    def __init__(self, *size: int, dtype: torch.dtype = torch.float32) -> None:
+        self.size, self.dtype = size, dtype
+
+    def make(self, device: str) -> torch.Tensor:
+        """The tensor."""
+        return torch.randn(self.size, dtype=self.dtype, device=device)
+
+    def __repr__(self) -> str:
+        return f"Of{self.size}"
+
+
+# Changed arguments, and pieces of the message in their order.
+BAD = [
+    ({"input": Of(4, 5)}, ["input must be 3-D", "or 4-D", "got size [4, 5]"]),
+    ({"input": Of(1, 2, 4, 5, 6)}, ["input must be 3-D", "got size [1, 2, 4, 5, 6]"]),
+    ({"weight": Of(4, 3, 3)}, ["weight must be 4-D", "got size [4, 3, 3]"]),
+    ({"weight": Of(4, 3, 3, 3, 1)}, ["weight must be 4-D", "got size [4, 3, 3, 3, 1]"]),
+    ({"input": Of(2, 5, 5, 6)}, ["input must have 4 channels", "[2, 5, 5, 6]", "[4, 3, 3, 3]"]),
+    ({"input": Of(5, 5, 6)}, ["input must have 4 channels", "[5, 5, 6]"]),
+    ({"groups": 3}, ["groups must divide", "groups 3", "[4, 3, 3, 3]"]),
+    ({"groups": 0}, ["groups must be at least 1", "got 0"]),
+    ({"groups": -2}, ["groups must be at least 1", "got -2"]),
+    ({"stride": 0}, ["stride must be between 1 and", "got [0, 0]"]),
+    ({"stride": (2, 0)}, ["stride must be between 1 and", "got [2, 0]"]),
+    ({"stride": -1}, ["stride must be between 1 and", "got [-1, -1]"]),
+    ({"dilation": 0}, ["dilation must be between 1 and", "got [0, 0]"]),
+    ({"dilation": (1, -3)}, ["dilation must be between 1 and", "got [1, -3]"]),
+    ({"padding": -1}, ["padding must be between 0 and", "got [-1, -1]"]),
+    ({"padding": (0, -2)}, ["padding must be between 0 and", "got [0, -2]"]),
+    ({"output_padding": -1}, ["output_padding must be between 0 and", "got [-1, -1]"]),
+    (
+        {"output_padding": 2},
+        ["output_padding must be smaller than stride or dilation", "output_padding [2, 2]", "stride [2, 2]"],
+    ),
+    ({"output_padding": (0, 3), "dilation": (4, 2)}, ["output_padding must be smaller", "[0, 3]", "dilation [4, 2]"]),
+    ({"padding": 20}, ["output's height must", "input 5", "kernel 3", "padding 20", "make it -29"]),
+    ({"padding": (1, 20)}, ["output's width must", "input 6", "padding 20", "make it -27"]),
+    ({"bias": Of(5)}, ["bias must be 1-D with 6 elements", "got size [5]"]),
+    ({"bias": Of(6, 1)}, ["bias must be 1-D with 6 elements", "got size [6, 1]"]),
+    ({"weight": Of(4, 3, 3, 3, dtype=torch.float64)}, ["weight must have input's dtype Float", "got Double"]),
+    ({"input": Of(2, 4, 5, 6, dtype=torch.float16)}, ["weight must have input's dtype Half", "got Float"]),
+    ({"bias": Of(6, dtype=torch.float64)}, ["bias must have input's dtype Float", "got Double"]),
+    ({"weight": Of(4, 3, 0, 3)}, ["weight must have at least 1 element", "[4, 3, 0, 3]"]),
+    ({"input": Of(2, 4, 0, 6)}, ["input must have a height and a width of at least 1", "[2, 4, 0, 6]"]),
+]
+# Too long a list fails in the dispatcher or here: any text that names the argument will do.
+BAD_LISTS = [
+    {"stride": [2, 2, 2]},
+    {"padding": [1, 1, 1]},
+    {"output_padding": [0, 0, 0]},
+    {"dilation": [1, 1, 1]},
+    {"stride": []},
+]
+
+
+def _ours(arguments: dict[str, Any]) -> torch.Tensor:
+    return deconv_ext.conv_transpose2d(**arguments)
+
+
+@pytest.mark.parametrize(("changed", "pieces"), BAD, ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_bad_arguments(changed: dict[str, Any], pieces: list[str], device: str) -> None:
+    arguments = _arguments(device, **changed)
+    for needs_grad in (False, True):
+        for key in ("input", "weight", "bias"):
+            arguments[key].requires_grad_(needs_grad)
+        with pytest.raises(ERRORS) as raised:
+            _ours(arguments)
+        text = str(raised.value)
+        found = [text.find(piece) for piece in pieces]
+        assert -1 not in found, f"{pieces} are not all in: {text}"
+        assert found == sorted(found)
+    with pytest.raises(ERRORS):
+        F.conv_transpose2d(**arguments)
+    torch.testing.assert_close(_ours(valid := _arguments(device)), F.conv_transpose2d(**valid))
+
+
+@pytest.mark.parametrize("changed", BAD_LISTS, ids=str)
+def test_lists_of_the_wrong_length(changed: dict[str, Any], device: str) -> None:
+    arguments = _arguments(device, **changed)
+    with pytest.raises(ERRORS, match=next(iter(changed))):
+        _ours(arguments)
+    with pytest.raises(ERRORS):
+        F.conv_transpose2d(**arguments)
+    _ours(_arguments(device))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["input", "weight", "bias"])
+def test_mixed_devices(name: str) -> None:
+    arguments = _arguments("cuda")
+    arguments[name] = arguments[name].cpu()
+    where = "input's device cpu, but got cuda:0" if name == "input" else "input's device cuda:0, but got cpu"
+    with pytest.raises(ERRORS, match=where):
+        _ours(arguments)
+    with pytest.raises(ERRORS):
+        F.conv_transpose2d(**arguments)
+    _ours(_arguments("cuda"))
+
+
+@pytest.mark.parametrize("value", ["two", 1.5, None])
+def test_values_of_the_wrong_type(value: Any, device: str) -> None:
+    with pytest.raises((TypeError, *ERRORS), match="stride"):
+        _ours(_arguments(device, stride=value))
+    with pytest.raises((TypeError, *ERRORS)):
+        F.conv_transpose2d(**_arguments(device, stride=value))
+
+
+_CONV = ((2, 2), (1, 1), (0, 0), 2, (1, 1))
+
+BAD_GRADIENTS = [
+    (
+        "grad_input",
+        (Of(2, 6, 9, 10), Of(4, 3, 3, 3), (5, 6)),
+        ["grad_output must have 6 channels, height 9 and width 11", "[2, 6, 9, 10]"],
+    ),
+    ("grad_input", (Of(2, 5, 9, 11), Of(4, 3, 3, 3), (5, 6)), ["grad_output must have 6 channels", "[2, 5, 9, 11]"]),
+    ("grad_input", (Of(9, 11), Of(4, 3, 3, 3), (5, 6)), ["grad_output must be 3-D", "[9, 11]"]),
+    ("grad_input", (Of(2, 6, 9, 11), Of(4, 3, 3, 3), (5, 0)), ["input_size must be between 1 and", "[5, 0]"]),
+    (
+        "grad_input",
+        (Of(2, 6, 9, 11), Of(4, 3, 3, 3, dtype=torch.float64), (5, 6)),
+        ["weight must have grad_output's dtype Float", "Double"],
+    ),
+    (
+        "grad_weight",
+        (Of(2, 4, 5, 6), Of(2, 6, 9, 10), (3, 3)),
+        ["grad_output must have 6 channels, height 9 and width 11", "[2, 6, 9, 10]"],
+    ),
+    (
+        "grad_weight",
+        (Of(2, 4, 5, 6), Of(3, 6, 9, 11), (3, 3)),
+        ["grad_output must have input's batch size", "[2, 4, 5, 6]", "[3, 6, 9, 11]"],
+    ),
+    ("grad_weight", (Of(4, 5, 6), Of(2, 6, 9, 11), (3, 3)), ["grad_output must have input's batch size", "[4, 5, 6]"]),
+    (
+        "grad_weight",
+        (Of(2, 3, 5, 6), Of(2, 6, 9, 11), (3, 3)),
+        ["groups must divide input's channels", "groups 2", "[2, 3, 5, 6]"],
+    ),
+    (
+        "grad_weight",
+        (Of(2, 4, 5, 6), Of(2, 5, 9, 11), (3, 3)),
+        ["groups must divide grad_output's channels", "groups 2", "[2, 5, 9, 11]"],
+    ),
+    ("grad_weight", (Of(2, 4, 5, 6), Of(2, 6, 9, 11), (3, 0)), ["kernel_size must be between 1 and", "[3, 0]"]),
+]
+
+
+@pytest.mark.parametrize(("direction", "arguments", "pieces"), BAD_GRADIENTS)
+def test_bad_arguments_of_the_gradients(
+    direction: str, arguments: tuple[Any, ...], pieces: list[str], device: str
+) -> None:
+    made = [a.make(device) if isinstance(a, Of) else a for a in arguments]
+    operator = getattr(torch.ops.deconv, f"conv_transpose2d_{direction}")
+    with pytest.raises(ERRORS) as raised:
+        operator(*made, *_CONV)
+    assert all(piece in str(raised.value) for piece in pieces), str(raised.value)
+
+
+def test_bad_arguments_are_refused_by_explain() -> None:
+    arguments = _arguments("meta", stride=0)
+    with pytest.raises(ERRORS, match="stride must be between 1 and"):
+        deconv_ext.explain(**arguments)
+
+
+@pytest.mark.parametrize("changed", [{"input": Of(2, 5, 5, 6)}, {"stride": 0}, {"groups": 3}, {"bias": Of(5)}], ids=str)
+def test_bad_arguments_under_transforms(changed: dict[str, Any], device: str) -> None:
+    """The same refusals under autograd, vmap and override."""
+    arguments = _arguments(device, **changed)
+    arguments["input"].requires_grad_()
+    with pytest.raises(ERRORS):
+        _ours(arguments)
+    with pytest.raises(ERRORS), deconv_ext.override():
+        F.conv_transpose2d(**arguments)
+    rest = {key: value for key, value in arguments.items() if key != "input"}
+    with pytest.raises(ERRORS):
+        torch.vmap(lambda x: deconv_ext.conv_transpose2d(x, **rest))(arguments["input"].detach())
+
+
+@pytest.mark.gpu
+def test_refusal_launches_nothing() -> None:
+    """No memory is taken and no kernel queued by a call that is refused."""
+    arguments = _arguments("cuda", stride=0)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    with pytest.raises(ERRORS):
+        _ours(arguments)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    torch.cuda.synchronize()

@@ -1,0 +1,389 @@
+"""Values and strides: cases x dtype x layout x direction against the float64 oracle, and what the GPU must hold to."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import BY_NAME, CALLS, CASES, DTYPES, Operands, conv_args, is_narrow, operands, reference, run, sum_length
+from helpers import FEW_LAYOUTS, LAYOUTS, arrange, assert_close, poison
+from torch import Tensor
+
+import deconv_ext
+from deconv_ext.workloads import case as make_case
+
+GRADIENTS = ("forward", "grad_input", "grad_weight")
+PLAIN = ("contiguous", "channels_last")
+# On the CPU the operator forwards to ATen: these few cases see every dtype and layout there, the others float32.
+CPU_FULL = ("kb1_75", "stylegan2_mod", "rectangular_all", "odd_sizes", "depthwise_multiplier")
+
+
+def _matrix() -> list[Any]:
+    matrix = []
+    for one in CASES:
+        name = one["name"]
+        for dtype in DTYPES:
+            for layout in PLAIN:
+                for call in CALLS:
+                    label = f"{name}-{str(dtype)[6:]}-{layout}-{call}"
+                    if name in CPU_FULL or (dtype == torch.float32 and layout == "contiguous"):
+                        matrix.append(pytest.param(name, dtype, layout, call, "cpu", id=f"{label}-cpu"))
+                    gpu = pytest.param(name, dtype, layout, call, "cuda", marks=pytest.mark.gpu, id=f"{label}-cuda")
+                    matrix.append(gpu)
+    return matrix
+
+
+@pytest.mark.parametrize(("name", "dtype", "layout", "call", "on"), _matrix())
+def test_against_oracle(name: str, dtype: torch.dtype, layout: str, call: str, on: str) -> None:
+    one = BY_NAME[name]
+    expected = reference(name, call, is_narrow(dtype))
+    values = operands(name, is_narrow(dtype)).to(on, dtype, layout)
+    poison(on, expected.numel() * dtype.itemsize)
+    result = run(one, call, values)
+    assert result.dtype == dtype
+    assert result.device.type == on
+    assert_close(result, expected, sum_length(one, call))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["odd_sizes", "long_sum", "kb2_11"])
+def test_half_types_round_once(name: str, dtype: torch.dtype, call: str) -> None:
+    """Accumulated in float32, bias included: nearly every element is the correctly rounded one."""
+    result = run(BY_NAME[name], call, operands(name, True).to("cuda", dtype)).cpu()
+    assert (result == reference(name, call, True).to(dtype)).float().mean() > 0.98
+
+
+# --- strides --------------------------------------------------------------------------------------------------------
+
+# channels 1, images 1, pixels 1: sizes where both formats fit the same strides
+SHAPES = [
+    make_case("plain", 2, 4, 5, 6, 3, 3, s=2, p=1),
+    make_case("one_image", 1, 4, 5, 6, 3, 3),
+    make_case("one_input_channel", 2, 1, 5, 6, 3, 3),
+    make_case("one_output_channel", 2, 4, 5, 6, 1, 3),
+    make_case("one_channel", 1, 1, 5, 6, 1, 3),
+    make_case("one_pixel", 2, 4, 1, 1, 3, 3),
+    make_case("one_pixel_to_one", 2, 4, 1, 1, 3, 1),
+    make_case("kernel_1x1", 2, 4, 5, 6, 3, 1),
+    make_case("one_of_all", 1, 1, 1, 1, 1, 1),
+    make_case("one_row", 2, 4, 1, 6, 3, 3, p=(1, 0)),
+    make_case("depthwise", 2, 4, 5, 6, 4, 3, g=4),
+    make_case("one_group_each", 2, 4, 5, 6, 8, 1, g=4),
+    make_case("output_padding_below_dilation", 2, 4, 5, 6, 3, 3, s=(2, 1), op=(1, 2), d=3),
+]
+
+
+def _random_operands(one: dict, device: str, dtype: torch.dtype) -> Operands:
+    """Small integers, exact in every dtype and sum."""
+
+    def make(*size: int) -> Tensor:
+        return torch.randint(-3, 4, size).to(device, dtype)
+
+    x, w = make(one["n"], one["ci"], one["h"], one["w"]), make(one["ci"], one["co"] // one["g"], *one["k"])
+    y = F.conv_transpose2d(x.cpu().double(), w.cpu().double(), None, *conv_args(one))
+    return Operands(x, w, make(one["co"]), make(*y.shape))
+
+
+def _oracle(one: dict, call: str, values: Operands) -> Tensor:
+    """The call in float64 by ATen on the CPU."""
+    x, w, b, gy = (t.detach().cpu().double().contiguous() for t in (values.x, values.w, values.b, values.gy))
+    if call.startswith("forward"):
+        return F.conv_transpose2d(x, w, b if call == "forward_bias" else None, *conv_args(one))
+    stride, padding, output_padding, groups, dilation = conv_args(one)
+    mask = [call == "grad_input", call == "grad_weight", False]
+    args = (gy, x, w, None, stride, padding, dilation, True, output_padding, groups, mask)
+    return torch.ops.aten.convolution_backward(*args)[mask.index(True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("one", SHAPES, ids=lambda one: one["name"])
+def test_strides_are_torchs(one: dict, dtype: torch.dtype, device: str) -> None:
+    """Every pair of layouts of input and weight; strides of dimensions of size 1 included."""
+    values = _random_operands(one, device, dtype)
+    expected = _oracle(one, "forward_bias", values)
+    for x_layout in LAYOUTS:
+        for w_layout in FEW_LAYOUTS:
+            x, w = arrange(values.x, x_layout), arrange(values.w, w_layout)
+            theirs = F.conv_transpose2d(x, w, values.b, *conv_args(one))
+            ours = deconv_ext.conv_transpose2d(x, w, values.b, *conv_args(one))
+            assert ours.stride() == theirs.stride(), (x_layout, w_layout)
+            assert torch.equal(ours.cpu().double(), expected), (x_layout, w_layout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("layout", PLAIN)
+def test_gradient_strides_are_torchs(layout: str, dtype: torch.dtype, device: str) -> None:
+    values = _random_operands(SHAPES[0], device, dtype)
+    x, w = (arrange(t, layout).requires_grad_() for t in (values.x, values.w))
+    gy, args = arrange(values.gy, layout), conv_args(SHAPES[0])
+    theirs = torch.autograd.grad(F.conv_transpose2d(x, w, None, *args), (x, w), gy)
+    ours = torch.autograd.grad(deconv_ext.conv_transpose2d(x, w, None, *args), (x, w), gy)
+    for ours_one, theirs_one in zip(ours, theirs, strict=True):
+        assert ours_one.stride() == theirs_one.stride()
+        torch.testing.assert_close(ours_one, theirs_one)
+
+
+ARRANGED = [
+    make_case("ragged", 2, 6, 5, 7, 9, (3, 2), s=(2, 1), p=(1, 0), op=(1, 0), g=3),
+    make_case("packed", 2, 16, 5, 6, 24, 3, s=2, p=1),
+    make_case("packed_groups", 2, 32, 4, 5, 16, 3, p=1, g=2),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("call", GRADIENTS)
+@pytest.mark.parametrize("one", ARRANGED, ids=lambda one: one["name"])
+def test_any_strides(one: dict, call: str, dtype: torch.dtype, device: str) -> None:
+    """Sliced, transposed and misaligned operands, in all pairs of layouts, give the exact values."""
+    values = _random_operands(one, device, dtype)
+    expected = _oracle(one, call, values)
+    first, second = {"forward": ("x", "w"), "grad_input": ("gy", "w"), "grad_weight": ("x", "gy")}[call]
+    for a in LAYOUTS:
+        for b in FEW_LAYOUTS if device == "cpu" else LAYOUTS:
+            arranged = {"x": values.x, "w": values.w, "gy": values.gy}
+            arranged[first], arranged[second] = arrange(arranged[first], a), arrange(arranged[second], b)
+            poison(device, expected.numel() * dtype.itemsize)
+            result = run(one, call, Operands(b=values.b, **arranged))
+            assert torch.equal(result.cpu().double(), expected.to(dtype).double()), (a, b)
+
+
+@pytest.mark.parametrize("call", GRADIENTS)
+@pytest.mark.parametrize("dims", [(0, 1, 2, 3), (1, 2, 3), (0, 2, 3), (2, 3), (0, 1), (0,), (1,), (2,), (3,)], ids=str)
+def test_expanded(dims: tuple[int, ...], call: str, device: str) -> None:
+    """Operands with zero strides along `dims`, each operand in turn."""
+    one = ARRANGED[0]
+    values = _random_operands(one, device, torch.float32)
+    for key in ("x", "w", "gy"):
+        tensor = getattr(values, key)
+        slim = tensor[tuple(slice(0, 1) if dim in dims else slice(None) for dim in range(4))]
+        parts = {"x": values.x, "w": values.w, "gy": values.gy, key: slim.expand_as(tensor)}
+        expanded = Operands(b=values.b, **parts)
+        assert torch.equal(run(one, call, expanded).cpu().double(), _oracle(one, call, expanded))
+
+
+def test_expanded_grad_output_of_a_sum(device: str) -> None:
+    """`output.sum().backward()` hands over a grad_output whose strides are all zero."""
+    one = ARRANGED[0]
+    values = _random_operands(one, device, torch.float64)
+    gradients = []
+    for function in (F.conv_transpose2d, deconv_ext.conv_transpose2d):
+        leaves = [t.clone().requires_grad_() for t in (values.x, values.w, values.b)]
+        function(*leaves, *conv_args(one)).sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_bias_of_any_strides(device: str) -> None:
+    values = _random_operands(ARRANGED[0], device, torch.float32)
+    args = conv_args(ARRANGED[0])
+    expected = deconv_ext.conv_transpose2d(values.x, values.w, values.b, *args)
+    for bias in (values.b.repeat_interleave(3)[::3], torch.cat([values.b[:1], values.b])[1:]):
+        assert torch.equal(deconv_ext.conv_transpose2d(values.x, values.w, bias, *args), expected)
+    scalar = values.b[:1].expand(9)
+    expected = deconv_ext.conv_transpose2d(values.x, values.w, scalar.contiguous(), *args)
+    assert torch.equal(deconv_ext.conv_transpose2d(values.x, values.w, scalar, *args), expected)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed", "offset_channels_last"])
+@pytest.mark.parametrize("call", CALLS)
+def test_unbatched(call: str, layout: str, device: str) -> None:
+    one = {**ARRANGED[1], "n": 1}
+    values = _random_operands(one, device, torch.float32)
+    expected = _oracle(one, call, values)
+    single = Operands(arrange(values.x, layout)[0], values.w, values.b, arrange(values.gy, layout)[0])
+    result = run(one, call, single)
+    assert torch.equal(result.cpu().double(), expected if call == "grad_weight" else expected[0])
+    if call == "forward":
+        assert result.stride() == F.conv_transpose2d(single.x, single.w, None, *conv_args(one)).stride()
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+def test_empty_batch(layout: str, device: str) -> None:
+    """No images: an empty output and input gradient, a weight gradient of zeros, as torch has them."""
+    one = ARRANGED[0]
+    values = _random_operands(one, device, torch.float32)
+    x, w, gy = values.x[:0], arrange(values.w, layout), values.gy[:0]
+    args = conv_args(one)
+    assert deconv_ext.conv_transpose2d(x, w, values.b, *args).shape == F.conv_transpose2d(x, w, values.b, *args).shape
+    poison(device, w.numel() * 4)
+    empty = Operands(x, w, values.b, gy)
+    assert run(one, "grad_input", empty).shape == x.shape
+    assert torch.equal(run(one, "grad_weight", empty), torch.zeros_like(w))
+    leaves = [t.detach().clone().requires_grad_() for t in (x, w, values.b)]
+    deconv_ext.conv_transpose2d(*leaves, *args).sum().backward()
+    for leaf in leaves:
+        assert torch.equal(leaf.grad, torch.zeros_like(leaf))
+
+
+@pytest.mark.parametrize("images", [2, 0])
+@pytest.mark.parametrize(("kernel", "padding"), [((2, 3), (1, 1)), ((3, 2), (0, 2))], ids=["no_height", "no_width"])
+def test_output_without_pixels(kernel: tuple[int, int], padding: tuple[int, int], images: int, device: str) -> None:
+    """Cropped to nothing, as torch does it: an empty output, and gradients of zeros."""
+    one = make_case("cropped", max(images, 1), 3, 1, 3, 2, kernel, p=padding)
+    x = torch.randn(images, 3, 1, 3, device=device, requires_grad=True)
+    w = torch.randn(3, 2, *kernel, device=device, requires_grad=True)
+    output = deconv_ext.conv_transpose2d(x, w, None, *conv_args(one))
+    assert output.shape == F.conv_transpose2d(x.cpu(), w.cpu(), None, *conv_args(one)).shape
+    assert output.numel() == 0
+    gy = torch.empty_like(output)
+    values = Operands(x.detach(), w.detach(), w, gy)
+    for call, leaf in (("grad_input", x), ("grad_weight", w)):
+        poison(device, leaf.nbytes)
+        assert torch.equal(run(one, call, values), torch.zeros_like(leaf))
+
+
+def test_scalar_and_single_element_arguments(device: str) -> None:
+    """An integer, a list of one and a list of two say the same, also in `torch.ops`."""
+    x, w = torch.randn(2, 3, 4, 5, device=device), torch.randn(3, 4, 3, 3, device=device)
+    expected = deconv_ext.conv_transpose2d(x, w, None, (2, 2), (1, 1), (1, 1), 1, (1, 1))
+    for one in (lambda v: v, lambda v: [v], lambda v: (v, v)):
+        args = (x, w, None, one(2), one(1), one(1), 1, one(1))
+        assert torch.equal(deconv_ext.conv_transpose2d(*args), expected)
+        assert torch.equal(torch.ops.deconv.conv_transpose2d(*args), expected)
+
+
+def test_complex_and_integers_go_to_aten(device: str) -> None:
+    x, w = torch.randn(2, 3, 4, 5, dtype=torch.complex64), torch.randn(3, 4, 3, 3, dtype=torch.complex64)
+    x, w = x.to(device), w.to(device)
+    assert torch.equal(deconv_ext.conv_transpose2d(x, w, None, 2, 1), F.conv_transpose2d(x, w, None, 2, 1))
+    if device == "cpu":
+        x, w = torch.randint(-9, 9, (2, 3, 4, 5)), torch.randint(-9, 9, (3, 4, 3, 3))
+        assert torch.equal(deconv_ext.conv_transpose2d(x, w, None, 2, 1), F.conv_transpose2d(x, w, None, 2, 1))
+
+
+# --- repeatability, streams, graphs, devices, sizes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["odd_sizes", "long_sum", "tiles_8x16x24x25_72_k3_s1"])
+def test_bitwise_repeatable(name: str, call: str, dtype: torch.dtype, device: str) -> None:
+    values = operands(name).to(device, dtype)
+    first = run(BY_NAME[name], call, values)
+    for _ in range(4):
+        poison(device, first.nbytes)
+        assert torch.equal(run(BY_NAME[name], call, values), first)
+
+
+def test_nan_and_infinity_pass_through(device: str) -> None:
+    """One NaN in the input reaches exactly the outputs that it meets, and no zero hides an infinity."""
+    x, w = torch.ones(1, 2, 5, 5, device=device), torch.ones(2, 3, 3, 3, device=device)
+    x[0, 1, 2, 2] = float("nan")
+    x[0, 0, 0, 0] = float("inf")
+    ours = deconv_ext.conv_transpose2d(x, w, None, 2, 1)
+    theirs = F.conv_transpose2d(x, w, None, 2, 1)
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", CALLS)
+def test_runs_on_the_current_stream(call: str) -> None:
+    """Waits for what the caller's stream has queued, and for nothing else."""
+    one = BY_NAME["long_sum"]
+    values = operands("long_sum").to("cuda", torch.float32)
+    expected = run(one, call, values)
+    late = Operands(*(torch.full_like(t, float("nan")) for t in (values.x, values.w, values.b, values.gy)))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run(one, call, late)  # the stream's memory is allocated
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)
+        for to, source in ((late.x, values.x), (late.w, values.w), (late.b, values.b), (late.gy, values.gy)):
+            to.copy_(source, non_blocking=True)
+        result = run(one, call, late)
+        done = torch.cuda.Event()
+        done.record(stream)
+    assert not done.query(), "the call waited for the GPU"
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["odd_sizes", "long_sum"])
+def test_cuda_graph(name: str, call: str) -> None:
+    """Captured once, replayed on other values."""
+    one = BY_NAME[name]
+    values = operands(name).to("cuda", torch.float32)
+    expected = run(one, call, values)
+    static = Operands(*(torch.zeros_like(t) for t in (values.x, values.w, values.b, values.gy)))
+    run(one, call, static)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run(one, call, static)
+    for to, source in ((static.x, values.x), (static.w, values.w), (static.b, values.b), (static.gy, values.gy)):
+        to.copy_(source)
+    graph.replay()
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.gpu
+def test_cuda_graph_of_a_training_step() -> None:
+    layer = deconv_ext.ConvTranspose2d(5, 7, 3, 2, 1, device="cuda")
+    x = torch.randn(2, 5, 6, 7, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            layer.zero_grad()
+            layer(x).square().sum().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(x).square().sum().backward()
+    layer.weight.grad.zero_()
+    graph.replay()
+    torch.testing.assert_close(layer.weight.grad, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", CALLS)
+def test_second_gpu(call: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    one = BY_NAME["odd_sizes"]
+    values = operands("odd_sizes").to("cuda:1", torch.float32)
+    assert torch.cuda.current_device() == 0
+    result = run(one, call, values)
+    assert torch.cuda.current_device() == 0
+    assert result.device == torch.device("cuda:1")
+    assert_close(result, reference("odd_sizes", call), sum_length(one, call))
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", PLAIN)
+@pytest.mark.parametrize("call", GRADIENTS)
+def test_beyond_32_bit_indices(call: str, layout: str) -> None:
+    """An output (grad_output) of 2.2e9 elements, its last corner compared."""
+    if torch.cuda.mem_get_info()[0] < 12 << 30:
+        pytest.skip("less than 12 GB of free GPU memory")
+    torch.cuda.empty_cache()
+    memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    one = make_case("huge", 1, 4, 4096, 2100, 64, 2, s=2)
+    options = {"device": "cuda", "dtype": torch.float16}
+    x = torch.randint(-2, 3, (1, 4, 4096, 2100), **options).contiguous(memory_format=memory_format)
+    w = torch.randint(-2, 3, (4, 64, 2, 2), **options).contiguous(memory_format=memory_format)
+    if call == "forward":
+        result = run(one, call, Operands(x, w, None, None))
+        assert result.numel() > 2**31
+        expected = F.conv_transpose2d(x[..., -50:, -40:].cpu().double(), w.cpu().double(), None, 2)
+        assert torch.equal(result[..., -100:, -80:].cpu().double(), expected)
+        return
+    gy = torch.empty(1, 64, 8192, 4200, memory_format=memory_format, **options).zero_()
+    gy[..., -100:, -80:] = torch.randint(-2, 3, (1, 64, 100, 80), **options)
+    result = run(one, call, Operands(x, w, None, gy))
+    corner = {**one, "h": 50, "w": 40}
+    expected = _oracle(corner, call, Operands(x[..., -50:, -40:], w, torch.zeros(64), gy[..., -100:, -80:]))
+    part = result if call == "grad_weight" else result[..., -50:, -40:]
+    assert torch.equal(part.cpu().double(), expected.half().double())
+    if call == "grad_input":
+        assert result[..., :-50, :].count_nonzero() == 0

@@ -1,0 +1,388 @@
+"""The torch-free host core: index arithmetic and plans against brute force, through its pybind11 module.
+
+The plans' block decomposition is repeated here as the kernels have it (csrc/kernels/gather_*.cuh).
+"""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES
+
+from deconv_ext.workloads import KERNELBENCH, ZOO, Case, output_size
+
+core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
+pytest.importorskip("hypothesis")
+from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+DIRECTIONS = ("forward", "grad_input", "grad_weight")
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+THREADS, THREAD_ROWS = 256, 8
+SHARED_BYTES = 112 << 10  # two blocks share a multiprocessor
+WEIGHT_TILES = [(8, 8, 4, 8), (8, 4, 4, 8), (4, 4, 2, 4), (1, 1, 1, 1)]
+WEIGHT_TILES_DOUBLE = [(4, 4, 4, 8), (4, 4, 4, 8), (4, 4, 2, 4), (1, 1, 1, 1)]
+
+many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+# --- axes: phases and taps ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def axes(draw: st.DrawFn, largest: int = 12) -> dict[str, int]:
+    """One axis with an output of at least one pixel."""
+    stride, dilation = draw(st.integers(1, 7)), draw(st.one_of(st.integers(1, 7), st.sampled_from([9, 16, 20])))
+    axis = {
+        "input": draw(st.integers(1, largest)), "stride": stride, "dilation": dilation,
+        "kernel": draw(st.one_of(st.integers(1, 9), st.sampled_from([16, 31]))), "padding": draw(st.integers(0, 30)),
+        "output_padding": draw(st.integers(0, max(stride, dilation) - 1)),
+    }  # fmt: skip
+    uncropped = (axis["input"] - 1) * stride + dilation * (axis["kernel"] - 1) + axis["output_padding"] + 1
+    axis["output"] = uncropped - 2 * axis["padding"]
+    assume(axis["output"] >= 1)
+    return axis
+
+
+def _geometry(axis: dict[str, int], is_forward: bool) -> Any:
+    source, result = ("input", "output") if is_forward else ("output", "input")
+    rest = (axis[key] for key in ("kernel", "stride", "padding", "dilation"))
+    return core.AxisGeometry(axis[source], axis[result], *rest, is_forward)
+
+
+@many
+@given(axes())
+def test_phases_partition_the_result(axis: dict[str, int]) -> None:
+    for is_forward in (True, False):
+        geometry = _geometry(axis, is_forward)
+        step = geometry.phases()
+        pixels = [q * step + phase for phase in range(step) for q in range(geometry.phase_size(phase))]
+        assert sorted(pixels) == list(range(axis["output" if is_forward else "input"]))
+        assert all(geometry.phase_size(phase) <= geometry.phase_size(0) for phase in range(step))
+
+
+@many
+@given(axes())
+def test_taps_meet_exactly_the_pixels_of_the_definition(axis: dict[str, int]) -> None:
+    """Every (output o, tap k, input i) with o + p = i s + k d once, over phases, planes and taps."""
+    expected = {
+        (i * axis["stride"] + k * axis["dilation"] - axis["padding"], k, i)
+        for i in range(axis["input"])
+        for k in range(axis["kernel"])
+    }
+    expected = {triple for triple in expected if 0 <= triple[0] < axis["output"]}
+    for is_forward in (True, False):
+        geometry = _geometry(axis, is_forward)
+        source_size = axis["input" if is_forward else "output"]
+        found: Counter[tuple[int, int, int]] = Counter()
+        for phase, plane in itertools.product(range(geometry.phases()), range(geometry.planes())):
+            taps = core.axis_taps(geometry, phase, plane)
+            for q, t in itertools.product(range(geometry.phase_size(phase)), range(taps.count)):
+                k = taps.first_tap + t * taps.tap_step
+                source = (q + taps.first_shift + t * taps.shift_step) * geometry.planes() + plane
+                result = q * geometry.phases() + phase
+                assert 0 <= k < axis["kernel"]
+                if 0 <= source < source_size:
+                    found[(result, k, source) if is_forward else (source, k, result)] += 1
+            assert taps.count == 0 or taps.shift_step >= 1
+        assert set(found) == expected
+        assert set(found.values()) <= {1}
+
+
+# --- problems -------------------------------------------------------------------------------------------------------
+
+
+def _pieces(one: Case, direction: str) -> tuple[list[int], list[int], list[int], Any]:
+    """What a direction reads, the extent it is told, and its arguments."""
+    x, w = [one["n"], one["ci"], one["h"], one["w"]], [one["ci"], one["co"] // one["g"], *one["k"]]
+    y = [one["n"], one["co"], *output_size(one)]
+    args = core.ConvArgs(list(one["s"]), list(one["p"]), list(one["op"]), one["g"], list(one["d"]))
+    first, second, extent = {
+        "forward": (x, w, []), "grad_input": (y, w, [one["h"], one["w"]]), "grad_weight": (x, y, list(one["k"]))
+    }[direction]  # fmt: skip
+    return first, second, extent, args
+
+
+def _problem(one: Case, direction: str, dtype: str = "float32", layout: str = "contiguous") -> Any:
+    first, second, extent, args = _pieces(one, direction)
+    kinds = (getattr(core.Direction, direction), getattr(core.DType, dtype))
+    return core.Problem(*kinds, first, second, extent, args, getattr(core.Layout, layout))
+
+
+def _result_size(one: Case, direction: str) -> list[int]:
+    return {
+        "forward": [one["n"], one["co"], *output_size(one)],
+        "grad_input": [one["n"], one["ci"], one["h"], one["w"]],
+        "grad_weight": [one["ci"], one["co"] // one["g"], *one["k"]],
+    }[direction]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Case:
+    """A valid case, small along most dimensions and now and then long along one."""
+    height, width = draw(axes(draw(st.sampled_from([1, 9, 40])))), draw(axes(draw(st.sampled_from([1, 9, 40, 150]))))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    channels = st.sampled_from([1, 2, 3, 5, 8, 17, 33, 64, 65])
+    pairs = {key: (height[name], width[name]) for key, name in AXIS_KEYS.items()}
+    return {
+        "name": "drawn", "n": draw(st.sampled_from([0, 1, 2, 7, 40, 300])), "g": groups, "h": height["input"],
+        "w": width["input"], "ci": groups * draw(channels), "co": groups * draw(channels), **pairs,
+    }  # fmt: skip
+
+
+FULL: list[Case] = [{**one, "name": f"full_{one['name']}"} for one in KERNELBENCH + ZOO]
+AXIS_KEYS = {"k": "kernel", "s": "stride", "p": "padding", "op": "output_padding", "d": "dilation"}
+layouts = st.sampled_from(["contiguous", "channels_last"])
+kinds = st.tuples(st.sampled_from(DIRECTIONS), st.sampled_from(list(DTYPES)), layouts)
+devices = st.sampled_from([1, 2, 13, 80, 132, 1000])
+
+
+@many
+@given(problems(), kinds)
+def test_result_sizes_and_strides(one: Case, kind: tuple[str, str, str]) -> None:
+    """As torch has them: channels_last if an operand is taken for it, never float64 nor where cuDNN refuses."""
+    direction, dtype, layout = kind
+    problem = _problem(one, direction, dtype, layout)
+    size = _result_size(one, direction)
+    assert problem.result_sizes() == size
+    memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    operands = (torch.empty(s, device="meta", memory_format=memory_format) for s in _pieces(one, direction)[:2])
+    channels_last = any(torch._prims_common.suggest_memory_format(t) == torch.channels_last for t in operands)
+    cudnn_refuses = any(op >= s for op, s in zip(one["op"], one["s"], strict=True))
+    channels_last &= dtype != "float64" and not cudnn_refuses
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    assert tuple(problem.result_strides()) == torch.empty(size, device="meta", memory_format=memory_format).stride()
+
+
+@many
+@given(problems(), st.sampled_from(DIRECTIONS), st.sampled_from(list(DTYPES)))
+def test_flops_and_bytes(one: Case, direction: str, dtype: str) -> None:
+    problem = _problem(one, direction, dtype)
+    taps = one["k"][0] * one["k"][1]
+    assert problem.flops() == 2 * one["n"] * one["ci"] * one["h"] * one["w"] * one["co"] // one["g"] * taps
+    elements = sum(torch.Size(_result_size(one, kind)).numel() for kind in DIRECTIONS)
+    assert problem.bytes() == elements * DTYPES[dtype].itemsize
+
+
+# --- plans of forward and grad_input --------------------------------------------------------------------------------
+
+
+def _exactly_once(values: Any, expected: range) -> bool:
+    return sorted(values) == list(expected)
+
+
+def _axis(one: Case, index: int, direction: str) -> Any:
+    output = output_size(one)[index]
+    axis = {name: one[key][index] for key, name in AXIS_KEYS.items()}
+    return _geometry({**axis, "input": (one["h"], one["w"])[index], "output": output}, direction == "forward")
+
+
+def _threads_of_conv(plan: Any, thread_m: int) -> list[tuple[int, int, int, int]]:
+    """(first channel, image, first row, column) of each thread of a block."""
+    places = []
+    for thread in range(THREADS):
+        lane, warp = thread % 32, thread // 32
+        unit = warp // plan.warps_m * (32 // plan.lane_columns) + lane // plan.lane_columns
+        row = unit % plan.units_h * THREAD_ROWS
+        places.append((warp % plan.warps_m * thread_m, unit // plan.units_h, row, lane % plan.lane_columns))
+    return places
+
+
+def _check_conv_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    accumulator = 8 if dtype == "float64" else 4
+    thread_m = 4 if dtype == "float64" else 8
+    block_m, block_rows = plan.warps_m * thread_m, plan.units_h * THREAD_ROWS
+    source, result = ("ci", "co") if direction == "forward" else ("co", "ci")
+    channels = one[result] // one["g"]
+    axes_of = [_axis(one, index, direction) for index in (0, 1)]
+
+    # A block's threads cover its tile once.
+    cells = [(m, n, h + r, w) for m, n, h, w in _threads_of_conv(plan, thread_m) for r in range(THREAD_ROWS)]
+    tile = itertools.product(
+        range(0, block_m, thread_m), range(plan.units_n), range(block_rows), range(plan.lane_columns)
+    )
+    assert sorted(cells) == sorted(tile)
+
+    # The blocks' tiles cover the result once: the block index counts the product of these, so each on its own.
+    phases = axes_of[0].phases() * axes_of[1].phases()
+    assert plan.blocks == phases * plan.blocks_m * plan.blocks_w * plan.blocks_h * plan.blocks_n * one["g"]
+    tiles_m = [b * block_m + m for b in range(plan.blocks_m) for m in range(block_m)]
+    assert _exactly_once([m for m in tiles_m if m < channels], range(channels))
+    tiles_n = [b * plan.units_n + n for b in range(plan.blocks_n) for n in range(plan.units_n)]
+    assert _exactly_once([n for n in tiles_n if n < one["n"]], range(one["n"]))
+    size = _result_size(one, direction)[2:]
+    covered = (plan.blocks_h * block_rows, plan.blocks_w * plan.lane_columns)
+    for axis, tiles, extent in zip(axes_of, covered, size, strict=True):
+        pixels = [
+            q * axis.phases() + phase
+            for phase in range(axis.phases())
+            for q in range(tiles)
+            if q < axis.phase_size(phase)
+        ]
+        assert _exactly_once(pixels, range(extent))
+
+    # Each tap group's halo lies inside the tile's rows and columns.
+    pitch = core.gather_pitch(plan.lane_columns)
+    extents = []
+    for axis, group in zip(axes_of, (plan.taps_h, plan.taps_w), strict=True):
+        reach = 0
+        for phase, plane in itertools.product(range(axis.phases()), range(axis.planes())):
+            taps = core.axis_taps(axis, phase, plane)
+            if taps.count > 0:
+                reach = max(reach, (min(group, taps.count) - 1) * taps.shift_step)
+        extents.append(reach)
+    assert plan.lane_columns + extents[1] <= pitch
+    assert (block_rows + extents[0]) * pitch <= plan.image_pitch
+    assert plan.positions == plan.units_n * plan.image_pitch
+
+    # The parts of shared memory do not overlap, and packs of 16 bytes lie on 16 bytes.
+    assert plan.channel_pitch >= plan.positions
+    assert plan.weight_pitch >= block_m
+    assert plan.weights_at >= 8 * plan.positions
+    weights = plan.chunk * plan.taps_h * plan.taps_w * plan.weight_pitch * accumulator
+    assert plan.tile_at >= plan.weights_at + weights
+    assert plan.shared_bytes >= plan.tile_at + plan.chunk * plan.channel_pitch * accumulator
+    assert plan.weights_at % 16 == plan.tile_at % 16 == plan.weight_pitch * accumulator % 16 == 0
+    assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    if plan.vector_source:
+        assert one[source] // one["g"] % (16 // DTYPES[dtype].itemsize) == 0
+        assert plan.chunk % (16 // DTYPES[dtype].itemsize) == 0
+
+
+# --- plans of grad_weight -------------------------------------------------------------------------------------------
+
+
+def _check_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
+    thread_m, thread_n, lanes_m, lanes_n = (WEIGHT_TILES_DOUBLE if dtype == "float64" else WEIGHT_TILES)[plan.tile]
+    accumulator = 8 if dtype == "float64" else 4
+    pack = 16 // accumulator
+    channels = (one["ci"] // one["g"], one["co"] // one["g"])
+    kernel_h, kernel_w = one["k"]
+    assert plan.warps_m * plan.warps_n * plan.warps_tap <= THREADS // 32
+
+    # Lanes and registers cover a warp's channels once; warps and blocks cover the group's.
+    lanes_k = 32 // (lanes_m * lanes_n)
+    for thread, lanes, warps, blocks, count in (
+        (thread_m, lanes_m, plan.warps_m, plan.blocks_m, channels[0]),
+        (thread_n, lanes_n, plan.warps_n, plan.blocks_n, channels[1]),
+    ):
+        size = min(thread, pack)
+        of_warp = [(i // size * lanes + lane) * size + i % size for i in range(thread) for lane in range(lanes)]
+        assert _exactly_once(of_warp, range(thread * lanes))
+        everything = [w * thread * lanes + c for w in range(blocks * warps) for c in of_warp]
+        assert _exactly_once([c for c in everything if c < count], range(count))
+    taps = [b * plan.warps_tap + w for b in range(plan.blocks_tap) for w in range(plan.warps_tap)]
+    assert _exactly_once([tap for tap in taps if tap < kernel_w], range(kernel_w))
+    counts = (plan.blocks_tap, kernel_h, plan.blocks_n, plan.blocks_m, one["g"], plan.splits)
+    assert plan.blocks == torch.Size(counts).numel()
+
+    # The splits cover the stages, the stages the pixels, the lanes a stage's pixels: each once, none empty.
+    per_split = plan.segments_per_split
+    ranges = [range(s * per_split, min((s + 1) * per_split, plan.segments)) for s in range(plan.splits)]
+    assert _exactly_once(itertools.chain(*ranges), range(plan.segments))
+    assert all(ranges) or plan.segments == 0
+    chunks = -(-one["w"] // plan.pixels)
+    of_lanes = [i for k in range(lanes_k) for i in range(k, plan.pixels, lanes_k)]
+    columns = [c * plan.pixels + i for c in range(chunks) for i in of_lanes]
+    assert _exactly_once([c for c in columns if c < one["w"]], range(one["w"]))
+    rows = [s // chunks * plan.rows + r for s in range(0, plan.segments, chunks) for r in range(plan.rows)]
+    assert plan.segments % chunks == 0
+    assert _exactly_once([r for r in rows if r < one["n"] * one["h"]], range(one["n"] * one["h"]))
+
+    # A tap finds the grad_output column of each pixel where it is staged.
+    stride, dilation = one["s"][1], one["d"][1]
+    for t, i in itertools.product(range(plan.warps_tap), range(plan.pixels)):
+        staged = i * plan.pixel_step + t * plan.tap_step
+        assert 0 <= staged < plan.span
+        column = staged if plan.shared_span else staged % plan.pixels * stride + staged // plan.pixels * dilation
+        assert column == i * stride + t * dilation
+
+    pixels_bytes = plan.rows * plan.pixels * plan.warps_m * thread_m * lanes_m * accumulator
+    assert pixels_bytes + plan.rows * plan.span * plan.warps_n * thread_n * lanes_n * accumulator <= plan.shared_bytes
+    assert plan.shared_bytes <= SHARED_BYTES
+    weights = torch.Size(_result_size(one, "grad_weight")).numel()
+    assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
+
+
+def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int) -> None:
+    device = core.Device()
+    device.multiprocessors = multiprocessors
+    plan = core.make_plan(_problem(one, direction, dtype, layout), device)
+    assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
+    assert plan.tile.blocks < 2**31
+    assert plan.estimate_ms >= 0
+    if direction == "grad_weight":
+        _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
+    else:
+        assert plan.workspace_bytes == 0
+        _check_conv_plan(plan.tile, one, direction, dtype)
+
+
+@many
+@given(problems(), kinds, devices)
+def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, str], multiprocessors: int) -> None:
+    _check_plan(one, *kind, multiprocessors)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
+def test_plans_of_cases(one: Case, direction: str) -> None:
+    """The cases of the numerical tests, and the benchmark's layers at their full size."""
+    for dtype in ("float32", "float64"):
+        _check_plan(one, direction, dtype, "channels_last", 132)
+
+
+def test_cases_reach_every_tile() -> None:
+    """What the numerical tests run on an H200: every width of unit and number of channel warps; all weight tiles."""
+    tiles = {direction: [core.make_plan(_problem(one, direction)).tile for one in CASES] for direction in DIRECTIONS}
+    for direction in ("forward", "grad_input"):
+        reached = {(plan.lane_columns, plan.warps_m) for plan in tiles[direction]}
+        assert reached == set(itertools.product((8, 16, 32), (1, 2, 4, 8)))
+    assert {plan.tile for plan in tiles["grad_weight"]} == {0, 1, 2, 3}
+    assert {plan.splits > 1 for plan in tiles["grad_weight"]} == {False, True}
+    assert {plan.shared_span for plan in tiles["grad_weight"]} == {False, True}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_plan_of_a_stride_far_beyond_the_image(direction: str) -> None:
+    """Torch takes any stride; the phases without pixels must not count as work."""
+    one = {**CASES[0], "n": 1, "ci": 1, "co": 1, "g": 1, "h": 1, "w": 1, "k": (3, 3), "s": (70000, 70000)}
+    one = {**one, "p": (0, 0), "op": (0, 0), "d": (1, 1)}
+    assert core.make_plan(_problem(one, direction)).tile.blocks < 2**31
+
+
+# --- explain --------------------------------------------------------------------------------------------------------
+
+
+def _explained(one: Case, direction: str) -> tuple[str, list[str]]:
+    """The text, and its lines on the candidates."""
+    text = core.explain(_problem(one, direction))
+    return text, text.split("considered:\n")[1].splitlines()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_explain_names_the_cheapest_candidate(direction: str) -> None:
+    text, candidates = _explained(KERNELBENCH[0], direction)
+    assert text.startswith(_problem(KERNELBENCH[0], direction).describe())
+    plan = text.split("plan: gather family, ")[1].splitlines()[0]
+    assert plan in [line.strip().replace(": about", ", about") for line in candidates]
+    costs = [float(line.split("about ")[1].split()[0]) for line in candidates if "about" in line]
+    assert float(plan.split("about ")[1].split()[0]) == min(costs)
+
+
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+def test_explain_says_why_a_candidate_is_refused(direction: str) -> None:
+    """2^40 pixels of one channel: tiles of many channels would need more blocks than a grid has."""
+    one = {**KERNELBENCH[0], "n": 1, "ci": 1, "co": 1, "h": 1 << 20, "w": 1 << 20, "k": (1, 1)}
+    _, candidates = _explained(one, direction)
+    refused = [line for line in candidates if "refused, needs more blocks than one grid may have" in line]
+    assert 0 < len(refused) < len(candidates)
+
+
+def test_errors_reach_python() -> None:
+    one = {**CASES[0], "s": (0, 1)}
+    first, second, extent, args = _pieces(one, "forward")
+    with pytest.raises(core.InvalidArgument, match=r"stride must be between 1 and 2147483647, but got \[0, 1\]"):
+        core.Problem(core.Direction.forward, core.DType.float32, first, second, extent, args)

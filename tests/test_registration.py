@@ -1,0 +1,291 @@
+"""What torch's systems see: opcheck, fake kernels, compile, export, FLOP counts, explain."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import FEW_LAYOUTS, LAYOUTS, arrange
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import deconv_ext
+from deconv_ext.workloads import case as make_case
+
+FORWARD = torch.ops.deconv.conv_transpose2d.default
+GRAD_INPUT = torch.ops.deconv.conv_transpose2d_grad_input.default
+GRAD_WEIGHT = torch.ops.deconv.conv_transpose2d_grad_weight.default
+OPERATORS = {"forward": FORWARD, "grad_input": GRAD_INPUT, "grad_weight": GRAD_WEIGHT}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    """No graph of another test counts against a recompile limit."""
+    torch._dynamo.reset()
+
+
+def _call(
+    direction: str, device: str, *, dtype: torch.dtype = torch.float32, layout: str = "contiguous",
+    unbatched: bool = False, needs_grad: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The operator of a direction and arguments for it."""
+    stride, padding, output_padding, groups, dilation = (2, 1), (1, 2), (1, 0), 2, (1, 2)
+    conv = (stride, padding, output_padding, groups, dilation)
+    x, w, b = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(6)
+    gy = torch.randn_like(F.conv_transpose2d(x, w, b, *conv))
+    x, w, gy = (arrange(t.to(device, dtype), layout) for t in (x, w, gy))
+    if unbatched:
+        x, gy = x[0], gy[0]
+    tensors = [t.detach().requires_grad_(needs_grad) for t in (x, w, b.to(device, dtype), gy)]
+    args = {
+        "forward": tensors[:3],
+        "grad_input": (tensors[3], tensors[1], [5, 6]),
+        "grad_weight": (tensors[0], tensors[3], [3, 3]),
+    }[direction]
+    return OPERATORS[direction], (*args, *conv)
+
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("needs_grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("unbatched", [False, True], ids=["4d", "3d"])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("direction", OPERATORS)
+def test_opcheck(direction: str, layout: str, unbatched: bool, needs_grad: bool, device: str) -> None:
+    """Schema, autograd registration, fake kernel, AOT dispatch with static and dynamic shapes."""
+    operator, args = _call(direction, device, layout=layout, unbatched=unbatched, needs_grad=needs_grad)
+    torch.library.opcheck(operator, args)
+
+
+def test_opcheck_without_bias_and_defaults(device: str) -> None:
+    x, w = torch.randn(1, 2, 3, 4, device=device), torch.randn(2, 3, 2, 2, device=device)
+    torch.library.opcheck(FORWARD, (x, w))
+    torch.library.opcheck(FORWARD, (x, w), {"stride": 2, "padding": 1})
+
+
+AMBIGUOUS = [
+    make_case("plain", 2, 4, 5, 6, 3, 3, s=2, p=1),
+    make_case("one_image", 1, 4, 5, 6, 3, 3),
+    make_case("one_channel", 2, 1, 5, 6, 1, 3),
+    make_case("one_pixel", 2, 4, 1, 1, 3, 1),
+    make_case("one_of_all", 1, 1, 1, 1, 1, 1),
+    make_case("depthwise", 2, 4, 5, 6, 4, 3, g=4),
+    make_case("output_padding_below_dilation", 2, 4, 5, 6, 3, 3, s=(2, 1), op=(1, 2), d=3),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("direction", OPERATORS)
+@pytest.mark.parametrize("one", AMBIGUOUS, ids=lambda one: one["name"])
+def test_fake_strides_are_real(one: dict, direction: str, dtype: torch.dtype, device: str) -> None:
+    """In every pair of layouts. On CUDA exactly; ATen's own fake kernels for the CPU are free along sizes of 1."""
+    conv = (one["s"], one["p"], one["op"], one["g"], one["d"])
+    x = torch.randn(one["n"], one["ci"], one["h"], one["w"])
+    w = torch.randn(one["ci"], one["co"] // one["g"], *one["k"])
+    gy = torch.randn_like(F.conv_transpose2d(x, w, None, *conv))
+    first, second, rest = {
+        "forward": (x, w, (None,)), "grad_input": (gy, w, (x.shape[2:],)), "grad_weight": (x, gy, (one["k"],))
+    }[direction]  # fmt: skip
+    for a in LAYOUTS:
+        for b in FEW_LAYOUTS:
+            args = (arrange(first.to(device, dtype), a), arrange(second.to(device, dtype), b), *rest, *conv)
+            real = OPERATORS[direction](*args)
+            with FakeTensorMode() as mode:
+                fake = OPERATORS[direction](*(mode.from_tensor(t) if isinstance(t, Tensor) else t for t in args))
+            assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+            strides = zip(fake.shape, fake.stride(), real.stride(), strict=True)
+            assert all(f == r for size, f, r in strides if size > 1 or device == "cuda"), (a, b)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_meta_tensors(layout: str) -> None:
+    x, w = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3)
+    x = arrange(x, layout)
+    result = deconv_ext.conv_transpose2d(x.to("meta"), w.to("meta"), None, 2, 1, 1)
+    assert result.device.type == "meta"
+    assert result.shape == F.conv_transpose2d(x, w, None, 2, 1, 1).shape
+
+
+# --- compile --------------------------------------------------------------------------------------------------------
+
+
+def _compiled_layer(device: str, layout: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    layer = deconv_ext.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2).to(device)
+    x = torch.randn(3, 4, 5, 6, device=device)
+    if layout == "channels_last":
+        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    return layer, x
+
+
+def _training_step(module: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    x = x.detach().requires_grad_()
+    output = module(x)
+    output.sin().sum().backward()
+    return [output.detach(), x.grad, layer.weight.grad, layer.bias.grad]
+
+
+@pytest.mark.parametrize(
+    ("backend", "dynamic", "layout"),
+    [
+        ("aot_eager", False, "contiguous"),
+        ("aot_eager", False, "channels_last"),
+        ("aot_eager", True, "contiguous"),
+        ("aot_eager", True, "channels_last"),
+        pytest.param("inductor", False, "channels_last", marks=pytest.mark.slow),
+        pytest.param("inductor", True, "contiguous", marks=pytest.mark.slow),
+    ],
+)
+def test_compile_trains(backend: str, dynamic: bool, layout: str, device: str) -> None:
+    """One graph without a break; the same output and gradients as eager, with the same strides."""
+    layer, x = _compiled_layer(device, layout)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=counter)
+    sizes = [x, x[:2, :, :4, :5], x[:, :, 1:, :]] if dynamic else [x]
+    for part in sizes:
+        part = arrange(part.clone(), layout)
+        expected = _training_step(layer, layer, part)
+        for ours, eager in zip(_training_step(compiled, layer, part), expected, strict=True):
+            torch.testing.assert_close(ours, eager)
+            assert ours.stride() == eager.stride()
+    assert counter.frame_count == 1
+    targets = [str(node.target) for node in counter.graphs[0].graph.nodes]
+    assert any(target.startswith("deconv.conv_transpose2d") for target in targets)
+
+
+def test_compiled_function_of_a_chain(device: str) -> None:
+    """Two layers and torch operators between them, under no_grad and with unbatched input."""
+
+    def generator(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        hidden = deconv_ext.conv_transpose2d(x, first, None, 2, 1).relu()
+        return deconv_ext.conv_transpose2d(hidden, second, None, stride=(1, 2)).tanh()
+
+    tensors = [torch.randn(s, device=device) for s in ((3, 4, 5), (3, 4, 4, 4), (4, 2, 3, 3))]
+    compiled = torch.compile(generator, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*tensors), generator(*tensors))
+
+
+def test_compiled_autocast(device: str) -> None:
+    x, w = torch.randn(2, 4, 5, 6, device=device), torch.randn(4, 3, 3, 3, device=device)
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return deconv_ext.conv_transpose2d(x, w)
+
+    result = torch.compile(function, fullgraph=True, backend="aot_eager")(x, w)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result, function(x, w))
+
+
+def test_compiled_error(device: str) -> None:
+    """A call that eager refuses fails when compiled too, and the next one works."""
+    w = torch.randn(4, 3, 3, 3, device=device)
+    compiled = torch.compile(lambda x: deconv_ext.conv_transpose2d(x, w), backend="aot_eager")
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(2, 5, 5, 6, device=device))
+    x = torch.randn(2, 4, 5, 6, device=device)
+    torch.testing.assert_close(compiled(x), deconv_ext.conv_transpose2d(x, w))
+
+
+# --- export ---------------------------------------------------------------------------------------------------------
+
+
+def _count(program: torch.export.ExportedProgram) -> int:
+    return sum(node.target is FORWARD for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_export(dynamic: bool, device: str) -> None:
+    """The operator stays in the graph, also when decompositions run; other sizes run where dims are dynamic."""
+    layer = deconv_ext.ConvTranspose2d(4, 6, 3, 2, 1).to(device).eval()
+    dims = {i: torch.export.Dim(name, min=2, max=64) for i, name in ((0, "n"), (2, "h"), (3, "w"))}
+    shapes = (dims,) if dynamic else None
+    x = torch.randn(3, 4, 5, 6, device=device)
+    program = torch.export.export(layer, (x,), dynamic_shapes=shapes)
+    assert _count(program) == 1
+    for variant in (program, program.run_decompositions({})):
+        assert _count(variant) == 1
+        inputs = [x, torch.randn(2, 4, 7, 9, device=device)] if dynamic else [x]
+        for one in inputs:
+            torch.testing.assert_close(variant.module()(one), layer(one))
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_export_of_the_function(needs_grad: bool, device: str) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 3, 3, 3), requires_grad=needs_grad)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return deconv_ext.conv_transpose2d(x, self.weight, None, 2)
+
+    program = torch.export.export(Model().to(device), (torch.randn(3, 4, 5, 6, device=device),))
+    assert _count(program) == 1
+    assert _count(program.run_decompositions({})) == 1
+
+
+# --- FLOP counts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_flop_counter(groups: int, device: str) -> None:
+    x = torch.randn(2, 4, 5, 6, device=device)
+    w = torch.randn(4, 6 // groups, 3, 3, device=device)
+    with FlopCounterMode(display=False) as counter:
+        deconv_ext.conv_transpose2d(x, w, None, 2, 1, 1, groups)
+    one = 2 * x.numel() * (6 // groups) * 9
+    assert counter.get_total_flops() == one
+
+
+@pytest.mark.gpu
+def test_flop_counter_of_a_training_step() -> None:
+    """Each of the three directions counts once."""
+    x = torch.randn(2, 4, 5, 6, device="cuda", requires_grad=True)
+    w = torch.randn(4, 6, 3, 3, device="cuda", requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        deconv_ext.conv_transpose2d(x, w, None, 2, 1, 1).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * x.numel() * 6 * 9
+
+
+# --- what it says about itself --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", OPERATORS)
+@pytest.mark.parametrize("where", ["meta", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_explain(where: str, direction: str) -> None:
+    x, w = torch.empty(2, 4, 5, 6, device=where), torch.empty(4, 3, 3, 3, device=where)
+    text = deconv_ext.explain(x, w, None, 2, 1, direction=direction)
+    assert text.startswith(f"{direction} float32 input (2, 4, 5, 6) -> output (2, 3, 9, 11), kernel 3x3, stride 2x2")
+    assert ("plan: ATen" if where == "cpu" else "plan: gather family") in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("sizes", [(2, 4, 5, 6), (1, 4, 5, 6), (2, 1, 5, 6), (2, 4, 1, 1), (1, 1, 1, 1), (1, 4, 1, 6)])
+def test_explain_finds_channels_last_where_torch_does(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    w = torch.empty(sizes[1], 3, 2, 2, device="meta", dtype=dtype)
+    for layout in LAYOUTS:
+        x = arrange(torch.zeros(sizes, dtype=dtype), layout)
+        suggested = torch._prims_common.suggest_memory_format(x) == torch.channels_last and dtype != torch.float64
+        text = deconv_ext.explain(torch.empty_strided(x.shape, x.stride(), device="meta", dtype=dtype), w)
+        assert f"result: {'channels_last' if suggested else 'contiguous'};" in text, layout
+
+
+def test_explain_refuses_an_unknown_direction() -> None:
+    x, w = torch.empty(2, 4, 5, 6, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
+    with pytest.raises(ValueError, match=r"direction must be 'forward', .* but got 'sideways'"):
+        deconv_ext.explain(x, w, direction="sideways")
+
+
+def test_show_config() -> None:
+    text = deconv_ext.show_config()
+    assert deconv_ext.__version__ in text
+    assert torch.__version__ in text
+    for index in range(torch.cuda.device_count()):
+        assert torch.cuda.get_device_name(index) in text
