@@ -9,6 +9,9 @@ namespace deconv {
 inline constexpr int kGatherThreads = 256;
 inline constexpr int kGatherThreadRows = 8;
 
+// Planes along each axis whose taps a block keeps in shared memory.
+inline constexpr int kGatherKnownPlanes = 16;
+
 // Result channels that one thread accumulates: 64 float32 or 32 float64 sums are what its registers hold.
 constexpr int gather_thread_m(size_t accumulator_bytes) { return accumulator_bytes == 8 ? 4 : 8; }
 
@@ -31,6 +34,7 @@ struct GatherConvPlan {
   int weight_pitch = 0;
   int weights_at = 0;     // byte offsets in shared memory
   int tile_at = 0;
+  int taps_at = 0;
   int shared_bytes = 0;
   int blocks_m = 1, blocks_w = 1, blocks_h = 1, blocks_n = 1;
   int64_t blocks = 0;     // phases and groups included
@@ -64,7 +68,10 @@ struct GatherWeightTile {
   constexpr int m() const { return thread_m * lanes_m; }
   constexpr int n() const { return thread_n * lanes_n; }
 };
-inline constexpr GatherWeightTile kGatherWeightTiles[] = {{8, 8, 4, 8}, {8, 4, 4, 8}, {4, 4, 2, 4}, {1, 1, 1, 1}};
-inline constexpr GatherWeightTile kGatherWeightTilesDouble[] = {{4, 4, 4, 8}, {4, 4, 4, 8}, {4, 4, 2, 4}, {1, 1, 1, 1}};
+inline constexpr int kGatherWeightTileCount = 5;
+inline constexpr GatherWeightTile kGatherWeightTiles[kGatherWeightTileCount] = {
+    {8, 8, 4, 8}, {8, 4, 4, 8}, {4, 4, 2, 4}, {8, 4, 4, 1}, {1, 1, 1, 1}};
+inline constexpr GatherWeightTile kGatherWeightTilesDouble[kGatherWeightTileCount] = {
+    {4, 4, 4, 8}, {4, 4, 4, 8}, {4, 4, 2, 4}, {4, 4, 4, 1}, {1, 1, 1, 1}};
 
 }  // namespace deconv

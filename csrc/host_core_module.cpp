@@ -2,7 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "plan.h"
+#include "plan_gather.h"
 
 namespace py = pybind11;
 
@@ -106,6 +106,9 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("pixel_step", &GatherWeightPlan::pixel_step)
       .def_readonly("tap_step", &GatherWeightPlan::tap_step)
       .def_readonly("shared_span", &GatherWeightPlan::shared_span)
+      .def_readonly("x_pitch", &GatherWeightPlan::x_pitch)
+      .def_readonly("y_pitch", &GatherWeightPlan::y_pitch)
+      .def_readonly("y_at", &GatherWeightPlan::y_at)
       .def_readonly("shared_bytes", &GatherWeightPlan::shared_bytes)
       .def_readonly("segments", &GatherWeightPlan::segments)
       .def_readonly("segments_per_split", &GatherWeightPlan::segments_per_split)
@@ -114,11 +117,23 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks_n", &GatherWeightPlan::blocks_n)
       .def_readonly("blocks_tap", &GatherWeightPlan::blocks_tap)
       .def_readonly("blocks", &GatherWeightPlan::blocks);
-  py::class_<Device>(m, "Device").def(py::init<>()).def_readwrite("multiprocessors", &Device::multiprocessors);
+  py::class_<Device>(m, "Device")
+      .def(py::init<>())
+      .def_readwrite("multiprocessors", &Device::multiprocessors)
+      .def_readwrite("shared_bytes_per_block", &Device::shared_bytes_per_block);
   py::class_<Plan>(m, "Plan")
       .def_readonly("tile", &Plan::tile)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms);
+  const auto tiles = [](const auto& table) {
+    std::vector<std::array<int, 4>> all;
+    for (const GatherWeightTile& tile : table)
+      all.push_back({tile.thread_m, tile.thread_n, tile.lanes_m, tile.lanes_n});
+    return all;
+  };
+  m.attr("WEIGHT_TILES") = tiles(kGatherWeightTiles);
+  m.attr("WEIGHT_TILES_DOUBLE") = tiles(kGatherWeightTilesDouble);
+  m.def("gather_shared_bytes", &gather_shared_bytes);
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);

@@ -11,8 +11,9 @@ namespace {
 constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 40, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
-// Channels staged at once where planes along the width read the same sectors: few enough that one plane's sectors are
-// still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
+// Where planes along the width read the same sectors and fewer products than this come of an element, stage so few
+// channels that one plane's sectors are still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
+constexpr int kPlanesWork = 64;
 constexpr int kPlanesChunk = 8;
 
 // Source and result of a correlation-like direction.
@@ -72,15 +73,17 @@ void choose_chunk(GatherConvPlan& plan, const Problem& problem, const TapExtents
   plan.channel_pitch = static_cast<int>(round_up(plan.positions, 4) + 4);
   plan.weight_pitch = plan.warps_m * thread_m + 4;
 
-  const int64_t fixed = round_up(plan.positions * 8, 16);
+  plan.taps_at = static_cast<int>(round_up(plan.positions * 8, 16));
+  const int64_t fixed = plan.taps_at + round_up(2 * kGatherKnownPlanes * sizeof(AxisTaps), 16);
   const auto bytes = [&](int64_t chunk) {
     const int64_t weights = round_up(chunk * plan.taps_h * plan.taps_w * plan.weight_pitch * accumulator, 16);
     return fixed + weights + chunk * plan.channel_pitch * accumulator;
   };
   // Enough work between two barriers: some 128 to 256 taps times channels.
-  const bool planes_share_sectors = geometry(problem, 1).planes() > 1;
+  const bool reread_matters = geometry(problem, 1).planes() > 1 &&
+                              plan.warps_m * thread_m * plan.taps_h * plan.taps_w < kPlanesWork;
   plan.chunk = std::clamp(256 / power_of_two_at_least(plan.taps_h * plan.taps_w), 4,
-                          planes_share_sectors ? kPlanesChunk : 32);
+                          reread_matters ? kPlanesChunk : 32);
   plan.chunk = std::min(plan.chunk, std::max(power_of_two_at_least(channels), 4));
   while (plan.chunk > 1 && bytes(plan.chunk) > shared_limit) plan.chunk /= 2;
   while (bytes(plan.chunk) > shared_limit && (plan.taps_h > 1 || plan.taps_w > 1)) {

@@ -6,9 +6,13 @@
 namespace deconv {
 namespace {
 
-constexpr int kTiles = 4;
+constexpr int kTiles = kGatherWeightTileCount;
 // Share of the arithmetic rate that a thread tile reaches beside its loads.
-constexpr double kEfficiency[kTiles] = {1.0, 0.8, 0.55, 0.12};
+constexpr double kEfficiency[kTiles] = {1.0, 0.8, 0.55, 0.5, 0.12};
+// Cycles that a stage takes at least, for its loads to come and its barriers to pass (two blocks overlap).
+constexpr double kStageLatency = 700;
+// Pixels of a stage: enough work between two barriers.
+constexpr int kStagePixels = 64;
 // Warp instructions to stage 32 elements.
 constexpr double kStageCost = 8;
 // Blocks a multiprocessor takes in all: even ends, and short sums.
@@ -18,11 +22,11 @@ GatherWeightTile tile_shape(const Problem& problem, int index) {
   return problem.dtype == DType::kFloat64 ? kGatherWeightTilesDouble[index] : kGatherWeightTiles[index];
 }
 
-// How the pixels are cut into stages: about 32 pixels each, whole rows together when they are short.
+// How the pixels are cut into stages, whole rows together when they are short.
 void choose_stage(GatherWeightPlan& plan, const Problem& problem, const GatherWeightTile& tile) {
   const Axis& w = problem.axis[1];
   const int lanes_k = 32 / (tile.lanes_m * tile.lanes_n);
-  const int target = std::max(32, 4 * lanes_k);
+  const int target = std::max(kStagePixels, 4 * lanes_k);
   plan.pixels = std::clamp(power_of_two_at_least(w.input), std::max(lanes_k, 8), target);
   plan.rows = target / plan.pixels;
   const int64_t overlapping = (plan.pixels - 1) * w.stride + (plan.warps_tap - 1) * w.dilation + 1;
@@ -35,9 +39,10 @@ void choose_stage(GatherWeightPlan& plan, const Problem& problem, const GatherWe
 
 void choose_shared_memory(GatherWeightPlan& plan, const GatherWeightTile& tile, int64_t accumulator) {
   const int pack = 16 / static_cast<int>(accumulator);
-  const auto pitch = [&](int channels) { return channels < 8 ? channels | 1 : channels + pack; };
-  plan.x_pitch = pitch(tile.m() * plan.warps_m);
-  plan.y_pitch = pitch(tile.n() * plan.warps_n);
+  // Packs stay aligned; single elements go to different banks.
+  const auto pitch = [&](int channels, int thread) { return thread == 1 ? channels | 1 : channels + pack; };
+  plan.x_pitch = pitch(tile.m() * plan.warps_m, tile.thread_m);
+  plan.y_pitch = pitch(tile.n() * plan.warps_n, tile.thread_n);
   plan.y_at = static_cast<int>(round_up(accumulator * plan.rows * plan.pixels * plan.x_pitch, 16));
   plan.shared_bytes = plan.y_at + static_cast<int>(accumulator * plan.rows * plan.span * plan.y_pitch);
 }
@@ -63,15 +68,15 @@ GatherWeightPlan candidate_plan(const Problem& problem, int index, int warps_m, 
 double estimate_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
   const GatherWeightTile tile = tile_shape(problem, plan.tile);
   const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n;
-  const double multiply = m * n * plan.warps_tap / kEfficiency[plan.tile] *
+  const double pixels = plan.rows * plan.pixels;
+  const double multiply = m * n * plan.warps_tap * pixels / 32 / kEfficiency[plan.tile] *
                           (static_cast<double>(accumulator_size(problem.dtype)) / 4);
-  const double stage = (m + n * plan.span / plan.pixels) * kStageCost;
-  const double columns = static_cast<double>(ceil_div(problem.axis[1].input, plan.pixels) * plan.pixels);
-  const double pixels = static_cast<double>(problem.batch * problem.axis[0].input) * columns;
+  const double stage = (m + n * plan.span / plan.pixels) * pixels / 32 * kStageCost;
+  const double cycles = std::max((multiply + stage) / 4, kStageLatency);
+  const double stages = static_cast<double>(plan.blocks) * ceil_div(problem.batch * problem.axis[0].input, plan.rows) *
+                        ceil_div(problem.axis[1].input, plan.pixels);
   const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
-  const double arithmetic = static_cast<double>(plan.blocks) * pixels * (multiply + stage) /
-                            (128 * kClock * device.multiprocessors);
-  return 1e3 * std::max(arithmetic, memory);
+  return 1e3 * std::max(stages * cycles / (kClock * device.multiprocessors), memory);
 }
 
 void choose_splits(GatherWeightPlan& plan, const Problem& problem, const Device& device, int64_t& workspace) {

@@ -21,9 +21,8 @@ from hypothesis import strategies as st  # noqa: E402
 DIRECTIONS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 THREADS, THREAD_ROWS = 256, 8
-SHARED_BYTES = 112 << 10  # two blocks share a multiprocessor
-WEIGHT_TILES = [(8, 8, 4, 8), (8, 4, 4, 8), (4, 4, 2, 4), (1, 1, 1, 1)]
-WEIGHT_TILES_DOUBLE = [(4, 4, 4, 8), (4, 4, 4, 8), (4, 4, 2, 4), (1, 1, 1, 1)]
+SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
+WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
 many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -291,6 +290,10 @@ def _check_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None
     assert plan.segments % chunks == 0
     assert _exactly_once([r for r in rows if r < one["n"] * one["h"]], range(one["n"] * one["h"]))
 
+    # Packs of a thread's channels lie on 16 bytes.
+    for thread, pitch in ((thread_m, plan.x_pitch), (thread_n, plan.y_pitch)):
+        assert thread == 1 or (pitch % pack == 0 and plan.y_at % 16 == 0)
+
     # A tap finds the grad_output column of each pixel where it is staged.
     stride, dilation = one["s"][1], one["d"][1]
     for t, i in itertools.product(range(plan.warps_tap), range(plan.pixels)):
@@ -340,7 +343,7 @@ def test_cases_reach_every_tile() -> None:
     for direction in ("forward", "grad_input"):
         reached = {(plan.lane_columns, plan.warps_m) for plan in tiles[direction]}
         assert reached == set(itertools.product((8, 16, 32), (1, 2, 4, 8)))
-    assert {plan.tile for plan in tiles["grad_weight"]} == {0, 1, 2, 3}
+    assert {plan.tile for plan in tiles["grad_weight"]} == set(range(5))
     assert {plan.splits > 1 for plan in tiles["grad_weight"]} == {False, True}
     assert {plan.shared_span for plan in tiles["grad_weight"]} == {False, True}
 

@@ -65,12 +65,14 @@ class GatherConvBlock {
   static constexpr int kM = Config::kThreadM;
   static constexpr int kRows = Config::kThreadRows;
   static constexpr int kPitch = Config::kPitch;
+  static constexpr int kKnownPlanes = kGatherKnownPlanes;
 
  public:
   __device__ __forceinline__ GatherConvBlock(const GatherConvParams<T>& params, unsigned char* shared) : p(params) {
     offsets = reinterpret_cast<int64_t*>(shared);
     weights = reinterpret_cast<Accum*>(shared + p.plan.weights_at);
     tile = reinterpret_cast<Accum*>(shared + p.plan.tile_at);
+    known_taps = reinterpret_cast<AxisTaps*>(shared + p.plan.taps_at);
     locate();
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
@@ -86,15 +88,14 @@ class GatherConvBlock {
       if (phase_w == 0) fill_rows();
       return;
     }
-    const AxisTaps first_h = axis_taps(p.axis[0], phase_h, 0), first_w = axis_taps(p.axis[1], phase_w, 0);
+    remember_taps();
     // Chunks outermost: the planes of grad_output that share sectors are read while those are in the caches.
     for (int c = 0; c < p.source_channels; c += p.plan.chunk) {
       for (int plane_h = 0; plane_h < p.axis[0].planes(); ++plane_h) {
-        const AxisTaps h = plane_h == 0 ? first_h : axis_taps(p.axis[0], phase_h, plane_h);
+        const AxisTaps h = taps_of(0, plane_h);
         if (h.count == 0) continue;
         for (int plane_w = 0; plane_w < p.axis[1].planes(); ++plane_w) {
-          const AxisTaps w = plane_w == 0 ? first_w : axis_taps(p.axis[1], phase_w, plane_w);
-          accumulate_plane(c, h, w, plane_h, plane_w);
+          accumulate_plane(c, h, taps_of(1, plane_w), plane_h, plane_w);
         }
       }
     }
@@ -106,6 +107,7 @@ class GatherConvBlock {
   int64_t* offsets;  // shared: source offset of each tile position, -1 outside the image
   Accum* weights;  // shared: [chunk][taps of the group][m, padded]
   Accum* tile;  // shared: [chunk][units_n images][halo rows][kPitch]
+  AxisTaps* known_taps;  // shared: [height, width][kKnownPlanes]
   int group, phase_h, phase_w;
   int tile_n, tile_h, tile_w, tile_m;  // first image, phase row, phase column, channel of the block
   int unit_n, unit_row, column, thread_m;  // this thread's place in the tile
@@ -132,6 +134,20 @@ class GatherConvBlock {
     thread_m = warp % p.plan.warps_m * kM;
     unit_n = unit / p.plan.units_h;
     unit_row = unit % p.plan.units_h * kRows;
+  }
+
+  // Every chunk walks over the planes again, so the first planes' taps are worked out once.
+  __device__ __forceinline__ void remember_taps() {
+    for (int i = threadIdx.x; i < 2 * kKnownPlanes; i += Config::kThreads) {
+      const int a = i / kKnownPlanes, plane = i % kKnownPlanes;
+      if (plane < p.axis[a].planes()) known_taps[i] = axis_taps(p.axis[a], a == 0 ? phase_h : phase_w, plane);
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ AxisTaps taps_of(int axis, int plane) const {
+    if (plane < kKnownPlanes) return known_taps[axis * kKnownPlanes + plane];
+    return axis_taps(p.axis[axis], axis == 0 ? phase_h : phase_w, plane);
   }
 
   __device__ __forceinline__ bool row_has_taps() const {

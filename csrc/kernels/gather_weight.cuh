@@ -151,12 +151,16 @@ class GatherWeightBlock {
                                         int step) {
     constexpr int kBatch = 4;  // loads in flight before the first use
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const bool channels_innermost = row.step_c == 1;
-    // Lanes along the channels, or 8 columns of 4 channels: whole sectors from memory, all banks to shared memory.
-    const int channel = channels_innermost ? lane : warp * 4 + lane / 8;
-    const int channel_step = channels_innermost ? 32 : warps * 4;
-    const int column = channels_innermost ? warp : lane % 8;
-    const int column_step = channels_innermost ? warps : 8;
+    // Lanes along the channels where those are innermost, else 8 columns of 4 channels: whole sectors from memory, all
+    // banks to shared memory. Warps, and lanes, that few channels leave over take further columns.
+    const int channel_lanes = row.step_c == 1 ? min(32, channels) : min(4, channels);  // powers of two
+    const int channel_warps = min(warps, max(1, channels / channel_lanes));
+    const int column_lanes = 32 / channel_lanes, column_warps = warps / channel_warps;
+    const int channel = warp % channel_warps * channel_lanes + lane % channel_lanes;
+    const int channel_step = channel_warps * channel_lanes;
+    const int column = warp / channel_warps * column_lanes + lane / channel_lanes;
+    const int column_step = column_warps * column_lanes;
+    if (warp >= channel_warps * column_warps) return;
     const int64_t jump = static_cast<int64_t>(column_step) * step * row.step_w;
     for (int c = channel; c < channels; c += channel_step) {
       const T* from = row.data + c * row.step_c + (first + static_cast<int64_t>(column) * step) * row.step_w;

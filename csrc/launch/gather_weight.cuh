@@ -62,6 +62,7 @@ cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan&
     case 1: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 1>>); break;
     case 2: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 2>>); break;
     case 3: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 3>>); break;
+    case 4: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 4>>); break;
   }
   if (error != cudaSuccess || plan.splits == 1) return error;
   const int64_t blocks = (problem.w.numel() + kGatherThreads - 1) / kGatherThreads;
