@@ -62,8 +62,10 @@ def test_explain_of_a_case(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ("explain --case no_such_case", "no_such_case"),
-        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --stride 0", "[0, 0]"),
-        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --groups 4 --device meta", "6"),
+        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --stride 0", "--stride is 0"),
+        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --output-padding 1,-2", "--output-padding is 1,-2"),
+        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3,3,3", "--kernel is 3,3,3"),
+        ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --groups 4 --device meta", "--groups is 4"),
         ("bench --json-cases missing.json", "missing.json"),
         ("bench --from-json missing.json", "missing.json"),
         ("bench --case no_such_case", "no_such_case"),
@@ -91,6 +93,14 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         main([command, "--help"])
     assert raised.value.code == 0
     assert f"deconv_ext {command}" in capsys.readouterr().out
+
+
+def test_bench_help_tells_how_to_make_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    text = capsys.readouterr().out
+    assert "  python -m deconv_ext bench --from-json report.json" in text
+    assert "docs/figures/train_dcgan.py" in text
 
 
 # --- check ----------------------------------------------------------------------------------------------------------

@@ -45,12 +45,20 @@ from deconv_ext.workloads import SUITES, Case, flops, load_cases, minimal_bytes,
 
 LAYOUTS = ("nchw", "channels_last")
 
+_FIGURES = """\
+The figures of docs/performance.md, on a machine with a GPU:
+  python -m deconv_ext bench --suite kernelbench --direction all --json report.json --plot report.png
+  python -m deconv_ext bench --from-json report.json --plot report.png    shows and draws them again
+  python docs/figures/train_dcgan.py --json dcgan.json --plot dcgan.png   the training curves; in a clone
+"""
+
 Row = dict[str, Any]
 Report = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
+    parser.epilog, parser.formatter_class = _FIGURES, argparse.RawDescriptionHelpFormatter
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--suite", choices=SUITES, default="kernelbench", help="the cases (default: %(default)s)")
     source.add_argument("--json-cases", metavar="FILE", help="the cases from a JSON file instead of a suite")

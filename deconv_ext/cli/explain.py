@@ -9,6 +9,15 @@ import torch
 from deconv_ext.cli.operands import DIRECTIONS, DTYPES, call_explain, dtype_of, make_operands, torch_in
 from deconv_ext.workloads import CASES, Case, case, output_size, select
 
+# A case's key for each argument that is a pair, the argument's name, and its least value.
+_PAIRS = {
+    "k": ("kernel", 1),
+    "s": ("stride", 1),
+    "p": ("padding", 0),
+    "op": ("output_padding", 0),
+    "d": ("dilation", 1),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments; a pair is written "3" for both axes or "3,5" for (height, width)."""
@@ -73,13 +82,22 @@ def plan_line(explanation: str) -> str:
 def _layer(args: argparse.Namespace) -> Case:
     if args.out_channels is None or args.kernel is None or len(args.input) != 4:
         raise ValueError(f"--input is {args.input}; it needs four numbers N,C,H,W, and --out-channels and --kernel")
-    pairs = {"k": args.kernel, "s": args.stride, "p": args.padding, "op": args.output_padding, "d": args.dilation}
-    both = {key: value * 2 if len(value) == 1 else value for key, value in pairs.items()}
+    pairs = {key: _pair(name, getattr(args, name), least) for key, (name, least) in _PAIRS.items()}
     batch, channels, height, width = args.input
-    layer = case("layer", batch, channels, height, width, args.out_channels, g=args.groups, **both)
+    if args.groups < 1 or channels % args.groups or args.out_channels % args.groups:
+        counts = f"the input's channels ({channels}) and of --out-channels ({args.out_channels})"
+        raise ValueError(f"--groups is {args.groups}; it must be a positive divisor of {counts}")
+    layer = case("layer", batch, channels, height, width, args.out_channels, g=args.groups, **pairs)
     if min(output_size(layer)) < 1:
         raise ValueError(f"the output would have the size {output_size(layer)}; it must have a pixel at least")
     return layer
+
+
+def _pair(name: str, value: list[int], least: int) -> list[int]:
+    if len(value) > 2 or min(value) < least:
+        option, shown = "--" + name.replace("_", "-"), ",".join(map(str, value))
+        raise ValueError(f"{option} is {shown}; it must be one number of at least {least}, or two (height,width)")
+    return value * 2 if len(value) == 1 else value
 
 
 def _ints(text: str) -> list[int]:
