@@ -1,6 +1,6 @@
 """Builds the one shared object of deconv_ext: the operators, and the CUDA kernels where nvcc is at hand.
 
-Environment: TORCH_CUDA_ARCH_LIST (default: every architecture the release serves), MAX_JOBS, and FORCE_CUDA=1 or
+Environment: TORCH_CUDA_ARCH_LIST (default: this machine's GPUs, or a list for most), MAX_JOBS, and FORCE_CUDA=1 or
 USE_CUDA=0 to decide about the kernels instead of looking (for nvcc, and a torch that was built for CUDA).
 The build needs no GPU and no network.
 """
@@ -16,7 +16,8 @@ from torch.utils import cpp_extension
 ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10
 PYTHON_TARGET = "0x030a0000"  # CPython 3.10
-DEFAULT_ARCHS = "9.0a"
+# Without a GPU to build for: Turing, Ampere and Ada, Hopper, and PTX for what comes later.
+DEFAULT_ARCHS = "7.5 8.0 9.0+PTX"
 
 
 def is_on(name: str) -> bool:
@@ -59,6 +60,15 @@ class Build(cpp_extension.BuildExtension):
         super().build_extension(ext)
 
 
+def architectures() -> str:
+    """TORCH_CUDA_ARCH_LIST, or the GPUs of this machine, or the default list."""
+    if not os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        visible = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
+        own = " ".join(f"{major}.{minor}" for major, minor in sorted(visible))
+        os.environ["TORCH_CUDA_ARCH_LIST"] = own or DEFAULT_ARCHS
+    return os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
+
+
 def extension() -> Extension:
     cuda = wants_kernels()
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
@@ -80,8 +90,7 @@ def extension() -> Extension:
         cpp_extension.CUDA_HOME = str(toolkit)
         # The CUDA runtime is linked in, so nvcc's version need not be that of torch.
         cpp_extension._check_cuda_version = lambda *_: None
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
-        archs = os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
+        archs = architectures()
         sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
         result = cpp_extension.CUDAExtension(

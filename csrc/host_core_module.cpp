@@ -117,6 +117,18 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks_n", &GatherWeightPlan::blocks_n)
       .def_readonly("blocks_tap", &GatherWeightPlan::blocks_tap)
       .def_readonly("blocks", &GatherWeightPlan::blocks);
+  py::class_<DepthwisePlan>(m, "DepthwisePlan")
+      .def_readonly("weight_gradient", &DepthwisePlan::weight_gradient)
+      .def_readonly("channels_innermost", &DepthwisePlan::channels_innermost)
+      .def_readonly("columns", &DepthwisePlan::columns)
+      .def_readonly("blocks_inner", &DepthwisePlan::blocks_inner)
+      .def_readonly("blocks_outer", &DepthwisePlan::blocks_outer)
+      .def_readonly("tap_passes", &DepthwisePlan::tap_passes)
+      .def_readonly("outer", &DepthwisePlan::outer)
+      .def_readonly("outer_per_split", &DepthwisePlan::outer_per_split)
+      .def_readonly("splits", &DepthwisePlan::splits)
+      .def_readonly("shared_bytes", &DepthwisePlan::shared_bytes)
+      .def_readonly("blocks", &DepthwisePlan::blocks);
   py::class_<Device>(m, "Device")
       .def(py::init<>())
       .def_readwrite("multiprocessors", &Device::multiprocessors)
@@ -134,6 +146,9 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("WEIGHT_TILES") = tiles(kGatherWeightTiles);
   m.attr("WEIGHT_TILES_DOUBLE") = tiles(kGatherWeightTilesDouble);
   m.def("gather_shared_bytes", &gather_shared_bytes);
+  m.attr("DEPTHWISE_THREADS") = kDepthwiseThreads;
+  m.attr("DEPTHWISE_PIXELS") = kDepthwisePixels;
+  m.attr("DEPTHWISE_TAPS") = kDepthwiseTaps;
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);

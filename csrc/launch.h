@@ -30,4 +30,8 @@ template <class T>
 cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
 
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlan& plan, const Operands& operands,
+                             cudaStream_t stream);
+
 }  // namespace deconv

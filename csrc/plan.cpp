@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "plan_depthwise.h"
 #include "plan_gather.h"
 
 namespace deconv {
@@ -22,8 +23,10 @@ AxisGeometry geometry(const Problem& problem, int axis) {
 }
 
 Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  return problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
-                                                     : plan_gather_conv(problem, device, considered);
+  const std::optional<Plan> depthwise = plan_depthwise(problem, device, considered);
+  const Plan gather = problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
+                                                                  : plan_gather_conv(problem, device, considered);
+  return depthwise && depthwise->estimate_ms < gather.estimate_ms ? *depthwise : gather;
 }
 
 namespace {
@@ -51,6 +54,18 @@ std::string describe_launch(const GatherWeightPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const DepthwisePlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << kDepthwiseThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.splits
+       << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
+  return text.str();
+}
+
+const char* family(const GatherConvPlan&) { return "gather"; }
+const char* family(const GatherWeightPlan&) { return "gather"; }
+const char* family(const DepthwisePlan&) { return "depthwise"; }
+
 }  // namespace
 
 std::string explain(const Problem& problem, const Device& device) {
@@ -63,7 +78,7 @@ std::string explain(const Problem& problem, const Device& device) {
        << "  device: " << device.name << ", " << device.multiprocessors << " multiprocessors\n";
   std::visit(
       [&](const auto& tile) {
-        text << "  plan: gather family, " << describe(tile, problem.dtype) << ", about "
+        text << "  plan: " << family(tile) << " family, " << describe(tile, problem.dtype) << ", about "
              << milliseconds(plan.estimate_ms) << '\n'
              << "  launch: " << describe_launch(tile) << '\n';
       },

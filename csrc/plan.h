@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "depthwise_plan.h"
 #include "gather_plan.h"
 #include "problem.h"
 #include "taps.h"
@@ -21,7 +22,7 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan> tile;
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlan> tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
 };

@@ -98,7 +98,7 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const Correlation c = correlation(problem);
   const AxisGeometry h = geometry(problem, 0), w = geometry(problem, 1);
   const double accumulator = static_cast<double>(accumulator_size(problem.dtype));
-  const double phases = static_cast<double>(h.phases()) * w.phases();
+  const double phases = std::max(1.0, static_cast<double>(h.phases()) * w.phases());  // none in an empty result
   const double taps = static_cast<double>(h.kernel) * w.kernel / phases;  // of a block, on average
   const double planes = std::min<double>(taps, static_cast<double>(h.planes()) * w.planes());
   const double block_m = plan.warps_m * gather_thread_m(static_cast<size_t>(accumulator));

@@ -309,6 +309,32 @@ def _check_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
+def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
+    """One channel a group; threads, blocks and splits cover each result pixel, or each summed pixel, once."""
+    assert one["ci"] == one["co"] == one["g"]
+    assert plan.weight_gradient == (direction == "grad_weight")
+    height, width = _result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
+    inner, outer = (one["ci"], height * width) if plan.channels_innermost else (width, height)
+    rows = core.DEPTHWISE_THREADS // plan.columns
+    assert rows * plan.columns == core.DEPTHWISE_THREADS
+    columns = [b * plan.columns + c for b in range(plan.blocks_inner) for c in range(plan.columns)]
+    assert _exactly_once([c for c in columns if c < inner], range(inner))
+    channel_blocks = plan.blocks_inner if plan.channels_innermost else one["ci"]
+    if direction != "grad_weight":
+        steps = range(plan.blocks_outer * core.DEPTHWISE_PIXELS)
+        places = [step * rows + row for step in steps for row in range(rows)]
+        assert _exactly_once([o for o in places if o < outer], range(outer))
+        other = 1 if plan.channels_innermost else one["ci"]
+        assert plan.blocks == plan.blocks_inner * plan.blocks_outer * one["n"] * other
+        return
+    taps, accumulator = one["k"][0] * one["k"][1], 8 if dtype == "float64" else 4
+    assert (plan.tap_passes - 1) * core.DEPTHWISE_TAPS < taps <= plan.tap_passes * core.DEPTHWISE_TAPS
+    assert plan.outer == one["n"] * outer
+    assert (plan.splits - 1) * plan.outer_per_split < max(plan.outer, 1) <= plan.splits * plan.outer_per_split
+    assert plan.blocks == plan.tap_passes * channel_blocks * plan.splits
+    assert workspace == (plan.splits * one["ci"] * taps * accumulator if plan.splits > 1 else 0)
+
+
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int) -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
@@ -316,7 +342,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if direction == "grad_weight":
+    if isinstance(plan.tile, core.DepthwisePlan):
+        _check_depthwise_plan(plan.tile, one, direction, dtype, plan.workspace_bytes)
+    elif direction == "grad_weight":
         _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
     else:
         assert plan.workspace_bytes == 0
@@ -339,7 +367,11 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
 
 def test_cases_reach_every_tile() -> None:
     """What the numerical tests run on an H200: every width of unit and number of channel warps; all weight tiles."""
-    tiles = {direction: [core.make_plan(_problem(one, direction)).tile for one in CASES] for direction in DIRECTIONS}
+    tiles: dict[str, list[Any]] = {}
+    for direction in DIRECTIONS:
+        plans = [core.make_plan(_problem(one, direction)).tile for one in CASES]
+        tiles[direction] = [plan for plan in plans if not isinstance(plan, core.DepthwisePlan)]
+        assert len(tiles[direction]) < len(plans)
     for direction in ("forward", "grad_input"):
         reached = {(plan.lane_columns, plan.warps_m) for plan in tiles[direction]}
         assert reached == set(itertools.product((8, 16, 32), (1, 2, 4, 8)))

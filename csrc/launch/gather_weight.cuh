@@ -49,6 +49,12 @@ GatherWeightParams<T> gather_weight_params(const Problem& problem, const GatherW
 }
 
 template <class T>
+cudaError_t launch_reduce_splits(const Problem& problem, const GatherWeightParams<T>& params, cudaStream_t stream) {
+  const int64_t blocks = (problem.w.numel() + kGatherThreads - 1) / kGatherThreads;
+  return launch_kernel(reduce_splits<T>, blocks, kGatherThreads, 0, stream, params);
+}
+
+template <class T>
 cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
                                  cudaStream_t stream) {
   const GatherWeightParams<T> params = gather_weight_params<T>(problem, plan, operands);
@@ -65,8 +71,7 @@ cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan&
     case 4: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 4>>); break;
   }
   if (error != cudaSuccess || plan.splits == 1) return error;
-  const int64_t blocks = (problem.w.numel() + kGatherThreads - 1) / kGatherThreads;
-  return launch_kernel(reduce_splits<T>, blocks, kGatherThreads, 0, stream, params);
+  return launch_reduce_splits<T>(problem, params, stream);
 }
 
 }  // namespace deconv

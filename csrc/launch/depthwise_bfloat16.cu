@@ -1,0 +1,6 @@
+#include "depthwise.cuh"
+
+namespace deconv {
+template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwisePlan&, const Operands&,
+                                                     cudaStream_t);
+}  // namespace deconv

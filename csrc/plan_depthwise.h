@@ -1,0 +1,14 @@
+// The depthwise family's planner (plan.h calls it).
+#pragma once
+
+#include <optional>
+
+#include "plan.h"
+
+namespace deconv {
+
+// Nothing where the family does not serve the problem; `considered` then holds the reason.
+std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::string describe(const DepthwisePlan& plan, DType dtype);
+
+}  // namespace deconv
