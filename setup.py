@@ -73,13 +73,19 @@ def extension() -> Extension:
     cuda = wants_kernels()
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
     sources.remove("csrc/host_core_module.cpp")
-    flags = ["-O3", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
+    flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
     options = {
         "name": "deconv_ext._C",
         "py_limited_api": True,
         "depends": HEADERS,
         # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
-        "extra_link_args": ["-Wl,--exclude-libs,ALL", "-Wl,--no-as-needed", "-ltorch", "-Wl,--as-needed"],
+        "extra_link_args": [
+            "-Wl,--strip-all",
+            "-Wl,--exclude-libs,ALL",
+            "-Wl,--no-as-needed",
+            "-ltorch",
+            "-Wl,--as-needed",
+        ],
     }
     if not cuda:
         result = cpp_extension.CppExtension(sources=sources, extra_compile_args={"cxx": flags}, **options)
