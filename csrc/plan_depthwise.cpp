@@ -8,7 +8,7 @@
 namespace deconv {
 namespace {
 
-// Warp instructions to add 32 taps, a load and its bounds included; counted in the SASS for sm_90a.
+// Warp instructions to add 32 taps, a load and its bounds included; estimated.
 constexpr double kTapCost = 12;
 // And those around one result pixel.
 constexpr double kPixelCost = 60;

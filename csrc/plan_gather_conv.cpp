@@ -7,7 +7,7 @@
 namespace deconv {
 namespace {
 
-// Instructions around one element, counted in the SASS of the gather kernels for sm_90a.
+// Instructions around one element, estimated; they rank tiles and do not predict times.
 constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 40, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
@@ -37,9 +37,8 @@ bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int
 }
 
 struct TapExtents {
-  int most = 0;        // taps of the fullest phase and plane
+  int most = 0;  // taps of the fullest phase and plane
   int shift_step = 1;
-  int64_t all = 0;     // taps over all phases and planes
 };
 
 TapExtents tap_extents(const AxisGeometry& axis) {
@@ -47,7 +46,6 @@ TapExtents tap_extents(const AxisGeometry& axis) {
   TapExtents extents;
   extents.most = static_cast<int>(ceil_div(axis.kernel, axis.stride / common));
   extents.shift_step = axis.dilation / common;
-  extents.all = axis.kernel;
   return extents;
 }
 

@@ -7,13 +7,13 @@ namespace deconv {
 namespace {
 
 constexpr int kTiles = kGatherWeightTileCount;
-// Share of the arithmetic rate that a thread tile reaches beside its loads.
+// Share of the arithmetic rate that a thread tile reaches beside its loads, estimated.
 constexpr double kEfficiency[kTiles] = {1.0, 0.8, 0.55, 0.5, 0.12};
-// Cycles that a stage takes at least, for its loads to come and its barriers to pass (two blocks overlap).
+// Cycles that a stage takes at least, for its loads to come and its barriers to pass (two blocks overlap); estimated.
 constexpr double kStageLatency = 700;
 // Pixels of a stage: enough work between two barriers.
 constexpr int kStagePixels = 64;
-// Warp instructions to stage 32 elements.
+// Warp instructions to stage 32 elements, estimated.
 constexpr double kStageCost = 8;
 // Blocks a multiprocessor takes in all: even ends, and short sums.
 constexpr int kBlocksPerMultiprocessor = 12;
