@@ -16,8 +16,9 @@ from torch.utils import cpp_extension
 ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10
 PYTHON_TARGET = "0x030a0000"  # CPython 3.10
-# Without a GPU to build for: Turing, Ampere and Ada, Hopper, and PTX for what comes later.
-DEFAULT_ARCHS = "7.5 8.0 9.0+PTX"
+# Without a GPU to build for: Turing, Ampere and Ada with PTX for what comes later, Hopper with its own instructions.
+DEFAULT_ARCHS = "7.5 8.0+PTX 9.0a"
+HOPPER = "9.0a"
 
 
 def is_on(name: str) -> bool:
@@ -64,7 +65,7 @@ def architectures() -> str:
     """TORCH_CUDA_ARCH_LIST, or the GPUs of this machine, or the default list."""
     if not os.environ.get("TORCH_CUDA_ARCH_LIST"):
         visible = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
-        own = " ".join(f"{major}.{minor}" for major, minor in sorted(visible))
+        own = " ".join(f"{major}.{minor}" for major, minor in sorted(visible)).replace("9.0", HOPPER)
         os.environ["TORCH_CUDA_ARCH_LIST"] = own or DEFAULT_ARCHS
     return os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
 
@@ -99,6 +100,7 @@ def extension() -> Extension:
         archs = architectures()
         sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
+        flags += ["-DDECONV_HOPPER"] if HOPPER in archs.split() else []
         result = cpp_extension.CUDAExtension(
             sources=sources,
             extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]},

@@ -23,6 +23,11 @@ Device query(int index) {
     return cudaDeviceGetAttribute(&value, which, index) == cudaSuccess ? value : 0;
   };
   device.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+#ifdef DECONV_HOPPER
+  device.has_wgmma = device.capability == 90;
+#else
+  device.has_wgmma = false;
+#endif
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   device.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return device;

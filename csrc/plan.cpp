@@ -5,6 +5,7 @@
 
 #include "plan_depthwise.h"
 #include "plan_gather.h"
+#include "plan_hopper.h"
 
 namespace deconv {
 
@@ -22,11 +23,28 @@ AxisGeometry geometry(const Problem& problem, int axis) {
   return g;
 }
 
+Correlation correlation(const Problem& problem) {
+  if (problem.direction == Direction::kForward) {
+    return {problem.x, problem.y, problem.in_channels_per_group(), problem.out_channels_per_group()};
+  }
+  return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
+}
+
+bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
+  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && tensor.stride[0] % pack == 0 &&
+         tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
+}
+
 Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   const std::optional<Plan> depthwise = plan_depthwise(problem, device, considered);
+  const std::optional<Plan> hopper = plan_hopper_conv(problem, device, considered);
   const Plan gather = problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
                                                                   : plan_gather_conv(problem, device, considered);
-  return depthwise && depthwise->estimate_ms < gather.estimate_ms ? *depthwise : gather;
+  Plan best = gather;
+  for (const std::optional<Plan>& other : {depthwise, hopper}) {
+    if (other && other->estimate_ms < best.estimate_ms) best = *other;
+  }
+  return best;
 }
 
 namespace {
@@ -62,9 +80,22 @@ std::string describe_launch(const DepthwisePlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << kHopperThreads << " threads for " << plan.items << " items, "
+       << plan.shared_bytes << " bytes of shared memory, " << plan.halo_slots << " halos of " << plan.halo.n << 'x'
+       << plan.halo.h << 'x' << plan.halo.w << " pixels" << (plan.keep_halo ? " kept for all phases" : "") << ", "
+       << plan.weight_slots << " stages of weights" << (plan.resident_weights ? " that stay" : "") << ", source by "
+       << (plan.source == HopperSource::kTensor       ? "tensor copies"
+           : plan.source == HopperSource::kTransposed ? "tensor copies that producer warps transpose"
+                                                      : "producer warps");
+  return text.str();
+}
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlan&) { return "depthwise"; }
+const char* family(const HopperConvPlan&) { return "hopper"; }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "depthwise_plan.h"
 #include "gather_plan.h"
+#include "hopper_plan.h"
 #include "problem.h"
 #include "taps.h"
 
@@ -16,13 +17,14 @@ namespace deconv {
 struct Device {
   std::string name = "H200-like GPU (assumed)";
   int capability = 90;  // 10 * major + minor
+  bool has_wgmma = true;  // Hopper, and a build that holds code for sm_90a
   int multiprocessors = 132;
   int shared_bytes_per_block = 232448;  // opt-in maximum
   double bandwidth = 4.27e12;  // bytes/s, reads and writes together: device copy measured on an H200
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlan> tile;
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlan, HopperConvPlan> tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
 };
@@ -37,6 +39,17 @@ struct Candidate {
 inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 
 AxisGeometry geometry(const Problem& problem, int axis);
+
+// Forward and grad_input as what they are (taps.h): a correlation of a source that yields a result.
+struct Correlation {
+  const Tensor4& source;
+  const Tensor4& result;
+  int64_t source_channels, result_channels;  // per group
+};
+Correlation correlation(const Problem& problem);
+
+// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does.
+bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack);
 
 // Never fails: the gather family serves every valid problem. `considered` collects the candidates when given.
 Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered = nullptr);

@@ -16,26 +16,6 @@ constexpr double kScatteredStoreCost = 24;
 constexpr int kPlanesWork = 64;
 constexpr int kPlanesChunk = 8;
 
-// Source and result of a correlation-like direction.
-struct Correlation {
-  const Tensor4& source;
-  const Tensor4& result;
-  int64_t source_channels, result_channels;  // per group
-};
-
-Correlation correlation(const Problem& problem) {
-  if (problem.direction == Direction::kForward) {
-    return {problem.x, problem.y, problem.in_channels_per_group(), problem.out_channels_per_group()};
-  }
-  return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
-}
-
-// Channels lie next to each other and every pixel starts on 16 bytes, given a base that does.
-bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
-  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && tensor.stride[0] % pack == 0 &&
-         tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
-}
-
 struct TapExtents {
   int most = 0;  // taps of the fullest phase and plane
   int shift_step = 1;

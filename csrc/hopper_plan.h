@@ -1,0 +1,77 @@
+// What the Hopper family's planner gives to its kernels: plain data, host and device.
+#pragma once
+
+#include <cstdint>
+
+namespace deconv {
+
+inline constexpr int kHopperThreads = 384;       // two warpgroups that multiply, one that brings the operands
+inline constexpr int kHopperRowBytes = 128;      // of one pixel's channels in shared memory: one chunk
+inline constexpr int kHopperTileM = 64;          // result channels of a block
+inline constexpr int kHopperRawBytes = 32;       // of one pixel's channels in a raw box
+inline constexpr int kHopperSourceWarps = 3;     // of the third warpgroup; the fourth warp brings the weights
+inline constexpr int kHopperPlaces = 12;  // pixels (float) or octet pairs (16-bit) of a raw box for one thread
+inline constexpr int kHopperMaxPlanes = 4;  // tensor maps of a launch
+inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
+inline constexpr int kHopperMaxStride = 64;
+
+// Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), and phases of the width that it
+// accumulates side by side.
+struct HopperTile {
+  int groups, phases;
+};
+inline constexpr HopperTile kHopperTiles[] = {{8, 1}, {16, 1}, {24, 1}, {32, 1}, {8, 2}, {16, 2}};
+inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1}, {16, 1}, {8, 2}};  // 3xTF32 keeps two accumulators
+
+// Which pixels lie next to each other in a halo, and so make a group of 8 (rows of wgmma's operand B):
+//   kHeight, kBatch: 8 image rows, or 8 images, of one column; the next group is the next column.
+//   kWidth:          8 columns; the next group is the next 8 columns.
+// Groups go on over the line's halo, where they compute nothing of use, to the next line: the next image (kHeight) or
+// image row (kBatch, kWidth).
+enum class HopperInner { kHeight, kBatch, kWidth };
+
+// How the source comes into shared memory (kernels/hopper/source.cuh).
+enum class HopperSource { kTensor, kTransposed, kWarps };
+
+// An extent along each axis: pixels, or rows of shared memory from one pixel to the next.
+struct HopperExtent {
+  int n = 1, h = 1, w = 1;
+};
+
+// Forward and grad_input (kernels/hopper/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the
+// same for every phase.
+struct HopperConvPlan {
+  HopperTile tile{24, 1};
+  int parts = 1;  // 2: float32 as two TF32 parts, three products
+  HopperSource source = HopperSource::kWarps;
+  bool repack = false;  // a kernel before makes the source channels_last in the workspace
+  HopperInner inner = HopperInner::kHeight;
+  HopperExtent pixels;  // of a tile, both warpgroups together
+  HopperExtent halo;  // pixels staged
+  HopperExtent row;  // rows from one pixel to the next
+  HopperExtent second;  // where the second warpgroup's pixels begin
+  HopperExtent tiles;
+  int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
+  int group_rows = 1;  // rows from one group to the next
+  int line_groups = 1;  // groups until the next line
+  int planes_h = 1, planes_w = 1;
+  int phases_h = 1, phases_w = 1;
+  int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
+  bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
+  int chunks = 1;  // of source channels
+  int slots_h = 1, slots_w = 1;  // most taps of a (phase, plane) along each axis
+  int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
+  int items = 0;
+  int blocks = 0;
+  bool resident_weights = false;  // a block's weights stay in shared memory
+  int halo_slots = 2, weight_slots = 4, raw_slots = 0;
+  int skew = 0;  // stages by which the second warpgroup starts later, so that results leave in turn
+  int halo_bytes = 0;  // of one part of one slot
+  int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
+  int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
+  int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
+  int64_t packed_bytes = 0;  // of all; in the workspace, followed by 16 bytes of flag and the repacked source
+  int64_t repacked_bytes = 0;
+};
+
+}  // namespace deconv

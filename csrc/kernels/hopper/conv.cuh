@@ -1,0 +1,427 @@
+// Hopper family, forward and grad_input on tensor cores: the same computation as kernels/gather_conv.cuh.
+//
+// The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
+// serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
+// has two warpgroups that multiply, on neighbouring pixels with the same weights, and one whose warps fill two rings:
+// halos (source.cuh) and weights, packed beforehand in the order of use (pack_weight.cuh).
+#pragma once
+
+#include "async.cuh"
+#include "params.cuh"
+#include "result.cuh"
+#include "source.cuh"
+#include "wgmma.cuh"
+
+namespace deconv::hopper {
+
+template <class T, int kGroups_, int kPhases_, int kParts_, HopperSource kSource_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kPhases = kPhases_;
+  static constexpr int kParts = kParts_;
+  static constexpr HopperSource kSource = kSource_;
+  static constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;  // weights of one tap and chunk, one part
+  // Of the three source warps, the first asks for tensor copies; those that write halos, and say when one is whole:
+  static constexpr bool kAsks = kSource != HopperSource::kWarps;
+  static constexpr bool kWrites = kSource != HopperSource::kTensor || kParts == 2;
+  static constexpr int kSourceWarps = !kWrites ? 1 : kAsks ? kHopperSourceWarps - 1 : kHopperSourceWarps;
+  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
+};
+
+template <class Config>
+class ConvBlock {
+  using T = typename Config::Element;
+  static constexpr int kPhases = Config::kPhases;
+  static constexpr int kMultiplyWarps = 8;
+  static constexpr int kSkewBarrier = 1;
+
+ public:
+  __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
+      : p(params), plan(params.plan), shared_(shared_address(shared)) {
+    const uint32_t barriers = shared_ + plan.barriers_at;
+    halos_ = {barriers, barriers + 8 * plan.halo_slots, plan.halo_slots};
+    const uint32_t weights = barriers + 16 * plan.halo_slots;
+    weights_ = {weights, weights + 8 * plan.weight_slots, plan.weight_slots};
+    const uint32_t raw = weights + 16 * plan.weight_slots;
+    raw_ = {raw, raw + 8 * plan.raw_slots, plan.raw_slots};
+    nowhere_ = raw + 16 * plan.raw_slots;
+    flags_ = nowhere_ + 16;
+  }
+
+  __device__ __forceinline__ void prepare() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < halos_.slots; ++i) {
+        barrier_init(halos_.full + 8 * i, Config::kSourceWarps);
+        barrier_init(halos_.empty + 8 * i, kMultiplyWarps);
+      }
+      for (int i = 0; i < weights_.slots; ++i) {
+        barrier_init(weights_.full + 8 * i, 1);
+        barrier_init(weights_.empty + 8 * i, kMultiplyWarps);
+      }
+      for (int i = 0; i < raw_.slots; ++i) {
+        barrier_init(raw_.full + 8 * i, 1);
+        barrier_init(raw_.empty + 8 * i, Config::kSourceWarps);
+      }
+      barrier_init_fence();
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void run() {
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    if (warp < kMultiplyWarps) {
+      multiply(warp / 4, warp % 4);
+    } else if (warp == kMultiplyWarps) {
+      if (threadIdx.x % 32 == 0) bring_weights();
+    } else {
+      bring_source(threadIdx.x - 9 * 32);
+    }
+  }
+
+ private:
+  struct Taps {
+    TapRows h, w;
+    __device__ __forceinline__ int count() const { return h.count * w.count; }
+  };
+  __device__ __forceinline__ Taps taps_of(const Phases& phases, int k, int plane) const {
+    const int plane_h = plane / plan.planes_w, plane_w = plane - plane_h * plan.planes_w;
+    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0, 0}};
+    if (phases.w + k < plan.phases_w) {
+      taps.w = p.taps[1][(phases.w + k) * plan.planes_w + plane_w];
+    }
+    return taps;
+  }
+  // A segment without taps needs no halo, except that a kept halo belongs to all phase groups.
+  __device__ __forceinline__ bool is_idle(const Phases& phases, int plane) const {
+    if (plan.keep_halo) return false;
+    int count = 0;
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) count += taps_of(phases, k, plane).count();
+    return count == 0;
+  }
+
+  __device__ __forceinline__ void bring_weights() {
+    Ring ring = weights_;
+    constexpr int kBytes = Config::kStageBytes * Config::kParts;
+    for (int index = blockIdx.x; index < plan.items; index += gridDim.x) {
+      const Item item = find_item(p, index);
+      const unsigned char* column = p.packed + (item.group * plan.m_tiles + item.m_tile) * plan.column_bytes;
+      for (int group = item.phase_begin; group < item.phase_end; ++group) {
+        const Phases phases = phases_of<kPhases>(p, group);
+        for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
+          for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+            for (int k = 0; k < kPhases; ++k) {
+              const Taps taps = taps_of(phases, k, plane);
+              const int segment = (group * plan.planes_h * plan.planes_w + plane) * plan.chunks + chunk;
+              const unsigned char* slots = column + static_cast<int64_t>(segment * kPhases + k) * plan.slots_h *
+                                                        plan.slots_w * kBytes;
+              for (int h = 0; h < taps.h.count; ++h) {
+                for (int w = 0; w < taps.w.count; ++w) {
+                  ring.wait_empty();
+                  barrier_arrive_expecting(ring.full_barrier(), kBytes);
+                  copy_bulk(shared_ + plan.weights_at + ring.slot * kBytes,
+                            slots + static_cast<int64_t>(h * plan.slots_w + w) * kBytes, kBytes, ring.full_barrier());
+                  ring.advance();
+                }
+              }
+            }
+          }
+        }
+      }
+      if (plan.resident_weights) break;
+    }
+  }
+
+  // The halos that this block consumes, in order.
+  struct HaloWalk {
+    const ConvBlock& block;
+    int index = blockIdx.x, plane = 0, chunk = 0;
+    Item item;
+
+    __device__ __forceinline__ explicit HaloWalk(const ConvBlock& of) : block(of) { enter_item(); }
+    __device__ __forceinline__ bool more() const { return index < block.plan.items; }
+    __device__ __forceinline__ void next() {
+      if (++chunk < block.plan.chunks) return;
+      chunk = 0;
+      ++plane;
+      skip_idle();
+    }
+
+   private:
+    __device__ __forceinline__ void enter_item() {
+      while (more()) {
+        item = find_item(block.p, index);
+        plane = 0;
+        if (skip_idle_planes()) return;
+        index += gridDim.x;
+      }
+    }
+    __device__ __forceinline__ void skip_idle() {
+      if (skip_idle_planes()) return;
+      index += gridDim.x;
+      enter_item();
+    }
+    __device__ __forceinline__ bool skip_idle_planes() {
+      const int planes = block.plan.planes_h * block.plan.planes_w;
+      const Phases phases = phases_of<kPhases>(block.p, item.phase_begin);
+      while (plane < planes && block.is_idle(phases, plane)) ++plane;
+      return plane < planes;
+    }
+  };
+
+  __device__ __forceinline__ uint32_t halo_slot(const Ring& ring) const {
+    return shared_ + ring.slot * plan.halo_bytes * Config::kParts;
+  }
+
+  // A warp that wrote its share of a halo says so.
+  __device__ __forceinline__ void hand_over(const Ring& ring, int thread, bool infinite) const {
+    fence_to_async_proxy();
+    if constexpr (Config::kParts == 2) {
+      const bool any = __any_sync(~0u, infinite);
+      if (thread % 32 == 0) store_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + thread / 32), any ? 1u : 0u);
+    }
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(ring.full_barrier());
+  }
+
+  __device__ __forceinline__ void bring_source(int thread) {
+    HaloWalk walk(*this);
+    if (Config::kAsks && thread < 32) {
+      if (thread > 0) return;
+      if constexpr (Config::kSource == HopperSource::kTensor) {
+        ask_for_halos(walk);
+      } else {
+        ask_for_raw_boxes(walk);
+      }
+    } else if constexpr (Config::kWrites) {
+      write_halos(walk, Config::kAsks ? thread - 32 : thread);
+    }
+  }
+
+  __device__ __forceinline__ void ask_for_halos(HaloWalk& walk) {
+    Ring ring = halos_;
+    // With two parts a halo that has landed is not yet whole.
+    const uint32_t landed = Config::kParts == 2 ? raw_.full : ring.full;
+    for (; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      copy_halo(p, walk.item, walk.plane, walk.chunk, halo_slot(ring), landed + 8 * ring.slot);
+    }
+  }
+
+  static constexpr int kBoxes = kHopperRowBytes / kHopperRawBytes;  // of one chunk
+  __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
+    return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;
+  }
+  __device__ __forceinline__ void ask_for_raw_boxes(HaloWalk& walk) {
+    Ring ring = raw_;
+    for (; walk.more(); walk.next()) {
+      for (int box = 0; box < kBoxes; ++box, ring.advance()) {
+        ring.wait_empty();
+        copy_raw(p, walk.item, walk.plane, walk.chunk * kChunk<T> + box * (kChunk<T> / kBoxes), raw_slot(ring),
+                 ring.full_barrier());
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
+    using Source = WarpSource<T, Config::kParts>;
+    const Source source(p, thread, 32 * Config::kSourceWarps);
+    Ring ring = halos_, raw = raw_;
+    typename Source::Places places;
+    for (; walk.more(); walk.next(), ring.advance()) {
+      bool infinite = false;
+      if constexpr (Config::kSource == HopperSource::kTensor) {
+        raw.wait_full();
+        infinite = source.add_low_parts(halo_slot(ring));
+        raw.advance();
+      } else if constexpr (Config::kSource == HopperSource::kWarps) {
+        ring.wait_empty();
+        infinite = source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
+      } else {
+        ring.wait_empty();
+        const int skipped = skipped_columns(p, walk.item);
+        if (skipped != places.skipped) source.find_places(places, skipped);
+        for (int box = 0; box < kBoxes; ++box, raw.advance()) {
+          raw.wait_full();
+          infinite |= source.transpose(places, raw_slot(raw), box * Source::kRawPieces, halo_slot(ring), nowhere_);
+          __syncwarp();
+          if (thread % 32 == 0) raw.release(raw.slot);
+        }
+      }
+      hand_over(ring, thread, infinite);
+    }
+  }
+
+  // One tap of one chunk.
+  struct Stage {
+    uint64_t weight, source;
+  };
+  template <int kN>
+  __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
+#pragma unroll
+    for (int i = 0; i < kHopperRowBytes / 32; ++i) {
+      Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
+    }
+  }
+
+  __device__ __forceinline__ void multiply(int warpgroup, int warp) {
+    constexpr int kN = 8 * Config::kGroups, kBytes = Config::kStageBytes * Config::kParts;
+    const int lane = threadIdx.x % 32;
+    using ResultTile = Result<T, Config::kGroups, kPhases>;
+    const ResultTile result(p, warpgroup, warp, lane,
+                            shared_ + plan.staging_at + (warpgroup * 4 + warp) * ResultTile::kStagingBytes);
+    const bool leader = lane == 0;  // of its warp: each warp releases for itself
+    const int first_row = warpgroup == 0
+                              ? 0
+                              : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
+    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at, 8 * kHopperRowBytes);
+    const uint64_t source_base = tile_descriptor(shared_ + first_row * kHopperRowBytes,
+                                                 plan.group_rows * kHopperRowBytes);
+    Ring halos = halos_, weights = weights_;
+    const bool infinite_weights = Config::kParts == 2 && *p.weight_is_infinite != 0;
+    float acc[kPhases][kN / 2];
+    // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
+    int lead = plan.skew;
+    if (lead > 0 && warpgroup == 1) {
+      named_barrier_sync(kSkewBarrier, 256);
+      lead = 0;
+    }
+
+    for (int index = blockIdx.x; index < plan.items; index += gridDim.x) {
+      const Item item = find_item(p, index);
+      if (plan.resident_weights) {
+        weights.slot = 0;
+        weights.parity = 0;
+      }
+      for (int group = item.phase_begin; group < item.phase_end; ++group) {
+        const Phases phases = phases_of<kPhases>(p, group);
+        const bool last_group = group == item.phase_end - 1;
+        Ring ring = halos;  // a kept halo is walked again by each phase group
+        int old_weight = -1, old_halo = -1;
+#pragma unroll
+        for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+          for (int i = 0; i < kN / 2; ++i) acc[k][i] = 0;
+          mma_pin(acc[k]);
+        }
+        for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
+          if (is_idle(phases, plane)) continue;
+          Taps taps[kPhases];
+#pragma unroll
+          for (int k = 0; k < kPhases; ++k) taps[k] = taps_of(phases, k, plane);
+          bool has_taps = false;
+#pragma unroll
+          for (int k = 0; k < kPhases; ++k) has_taps |= taps[k].count() > 0;
+          for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+            ring.wait_full();
+            const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
+            bool careful = infinite_weights;
+            if constexpr (Config::kParts == 2) {
+              const uint32_t flag = lane < Config::kSourceWarps
+                                        ? load_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + lane))
+                                        : 0;
+              careful |= __any_sync(~0u, flag != 0);
+            }
+#pragma unroll
+            for (int k = 0; k < kPhases; ++k) {
+              for (int h = 0; h < taps[k].h.count; ++h) {
+                uint32_t row = taps[k].h.first + h * taps[k].h.step + taps[k].w.first;
+                for (int w = 0; w < taps[k].w.count; ++w, row += taps[k].w.step) {
+                  weights.wait_full();
+                  const Stage stage{weight_base + (weights.slot * kBytes >> 4), halo + (row * kHopperRowBytes >> 4)};
+                  if constexpr (Config::kParts == 1) {
+                    mma_fence();
+                    issue<kN>(acc[k], stage, true);
+                    mma_commit();
+                    mma_wait<1>();
+                    if (leader) {
+                      if (old_weight >= 0 && !plan.resident_weights) weights.release(old_weight);
+                      if (old_halo >= 0) ring.release(old_halo);
+                    }
+                    old_halo = -1;
+                    old_weight = weights.slot;
+                  } else {
+                    add_split(acc[k], stage, careful);
+                    if (leader && !plan.resident_weights) weights.release(weights.slot);
+                  }
+                  weights.advance();
+                  if (lead > 0 && --lead == 0) named_barrier_arrive(kSkewBarrier, 256);
+                }
+              }
+            }
+            if (last_group) {  // this halo is done with, once its last products are
+              if (Config::kParts == 1 && has_taps) {
+                old_halo = ring.slot;
+              } else if (leader) {
+                ring.release(ring.slot);
+              }
+            }
+            ring.advance();
+          }
+        }
+        mma_wait<0>();
+#pragma unroll
+        for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
+        if (leader) {
+          if (old_weight >= 0 && !plan.resident_weights) weights.release(old_weight);
+          if (old_halo >= 0) ring.release(old_halo);
+        }
+        if (last_group) halos = ring;
+        result.store(item, phases, acc);
+      }
+      if (lead > 0) {
+        named_barrier_arrive(kSkewBarrier, 256);
+        lead = 0;
+      }
+    }
+  }
+
+  // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage
+  // starts from zero and is added here.
+  template <int kHalf>
+  __device__ __forceinline__ void add_split(float (&total)[kHalf], const Stage& stage, bool careful) const {
+    constexpr int kN = 2 * kHalf;
+    float part[kHalf];
+    const Stage low_source{stage.weight, stage.source + (plan.halo_bytes >> 4)};
+    const Stage low_weight{stage.weight + (Config::kStageBytes >> 4), stage.source};
+    mma_fence();
+    issue<kN>(part, low_source, false);
+    issue<kN>(part, low_weight, true);
+    if (!careful) issue<kN>(part, stage, true);
+    mma_commit();
+    mma_wait<0>();
+    mma_pin(part);
+    if (careful) {  // Inf and NaN come from the product of the high parts alone, where the operands still are whole
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) total[i] += is_finite(part[i]) ? part[i] : 0.0f;
+      mma_fence();
+      issue<kN>(part, stage, false);
+      mma_commit();
+      mma_wait<0>();
+      mma_pin(part);
+    }
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) total[i] += part[i];
+  }
+
+  const ConvParams<T>& p;
+  const HopperConvPlan& plan;
+  uint32_t shared_;
+  Ring halos_, weights_, raw_;
+  uint32_t nowhere_;  // 16 bytes that nobody reads
+  uint32_t flags_;  // kParts 2: per halo and source warp, whether a value is not finite
+};
+
+template <class Config>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  ConvBlock<Config> block(params, shared);
+  block.prepare();
+  block.run();
+#endif
+}
+
+}  // namespace deconv::hopper

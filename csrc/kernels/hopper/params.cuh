@@ -1,0 +1,79 @@
+// What one launch of the Hopper convolution needs, and how a block finds its work in it.
+#pragma once
+
+#include <cuda.h>
+
+#include "../../divisor.h"
+#include "../../hopper_plan.h"
+#include "../../taps.h"
+#include "../primitives.cuh"
+
+namespace deconv::hopper {
+
+// The taps of one (phase, plane) along one axis: how many, and the halo row at which the first one reads.
+struct TapRows {
+  int count, first, step;
+};
+
+template <class T>
+struct ConvParams {
+  CUtensorMap source_map[kHopperMaxPlanes];
+  const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
+  int64_t source_n, source_c, source_h, source_w;
+  const unsigned char* packed;  // pack_weight.cuh
+  const int* weight_is_infinite;  // parts 2: whether any weight is Inf or NaN
+  const T* bias;
+  T* result;
+  int64_t result_n, result_m, result_h, result_w;
+  int batch;
+  int source_channels, result_channels;  // per group
+  bool vector_source;  // channels adjacent, 16-byte loads allowed
+  int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
+  AxisGeometry axis[2];
+  TapRows taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
+  Divisor columns, phase_groups, m_tiles, tiles_w, tiles_h, phases_across;  // of the plan's numbers
+  HopperConvPlan plan;
+};
+
+// One unit of a block's work: a tile of pixels, a tile of result channels, a range of phase groups.
+struct Item {
+  int group, m_tile;
+  int phase_begin, phase_end;
+  int n, h, w;  // first pixel
+};
+
+template <class T>
+__device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
+  const HopperConvPlan& plan = p.plan;
+  Item item;
+  const int tile = p.columns.quotient(index);
+  int column = index - tile * plan.columns;
+  if (plan.keep_halo) {
+    item.phase_begin = 0;
+    item.phase_end = plan.phase_groups;
+  } else {
+    const int rest = p.phase_groups.quotient(column);
+    item.phase_begin = column - rest * plan.phase_groups;
+    item.phase_end = item.phase_begin + 1;
+    column = rest;
+  }
+  item.group = p.m_tiles.quotient(column);
+  item.m_tile = column - item.group * plan.m_tiles;
+  const int line = p.tiles_w.quotient(tile), image = p.tiles_h.quotient(line);
+  item.w = (tile - line * plan.tiles.w) * plan.pixels.w;
+  item.h = (line - image * plan.tiles.h) * plan.pixels.h;
+  item.n = image * plan.pixels.n;
+  return item;
+}
+
+// The phases that one phase group stands for.
+struct Phases {
+  int h, w;  // of the width: the first of the tile's phases
+};
+template <int kPhases, class T>
+__device__ __forceinline__ Phases phases_of(const ConvParams<T>& p, int phase_group) {
+  const int h = p.phases_across.quotient(phase_group);
+  return {h, (phase_group - h * static_cast<int>(p.phases_across.divisor)) * kPhases};
+}
+
+}  // namespace deconv::hopper

@@ -1,0 +1,461 @@
+// From a warpgroup's accumulators to the result: bias, one rounding, whole sectors where the layout allows.
+//
+// wgmma leaves row r of the tile (a result channel) in lanes r % 8 * 4 .. + 3 of warp r / 16, columns (pixels) in
+// pairs: acc[4 j + 2 (row >= 8) + b] is pixel 2 (lane % 4) + b of group j.
+#pragma once
+
+#include "async.cuh"
+#include "params.cuh"
+
+namespace deconv::hopper {
+
+// The result channel that row `row` (0..15) of a warp's 16 computes. 16-bit types are permuted so that transposing
+// 8x8 matrices leaves each lane four neighbouring channels.
+template <class T>
+__host__ __device__ constexpr int channel_of_row(int row) {
+  return sizeof(T) == 2 ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
+}
+template <class T>
+__host__ __device__ constexpr int row_of_channel(int channel) {
+  return sizeof(T) == 2 ? channel / 4 * 2 + channel % 2 + channel / 2 % 2 * 8 : channel;
+}
+
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+template <class T, int kGroups, int kPhases>
+class Result {
+ public:
+  // shared: this warp's staging rows, used where columns are adjacent (staging_bytes of them).
+  __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
+      : p(params), warpgroup_(warpgroup), warp_(warp), lane_(lane), shared_(shared) {}
+
+  using Accumulators = float[kPhases][kGroups * 4];
+
+  __device__ __forceinline__ void store(const Item& item, const Phases& phases, Accumulators& acc) const {
+    add_bias(item, acc);
+    const Window window = window_of(item, phases);
+    // A warpgroup within one line of the tile, which large images give, takes a short way.
+    const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
+    if (p.result_m == 1) {
+      if (one_line && (sizeof(T) == 2 ? p.vector_result > 1 : window.channels >= 16)) {
+        store_channels_of_line(window, acc);
+      } else {
+        store_channels(window, acc);
+      }
+    } else if (p.plan.inner == HopperInner::kWidth) {
+      if (one_line) {
+        store_runs_of_line(window, acc);
+      } else {
+        store_runs(window, acc);
+      }
+    } else {
+      store_columns(window, acc);
+    }
+  }
+
+  static constexpr int kWords = kGroups * kPhases * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
+  static constexpr int kStagedWords = kWords <= 24 ? kWords : 16;
+  static constexpr int kStagedPitch = kStagedWords | 1;
+  static constexpr int kStagingBytes = 32 * kStagedPitch * 4;
+
+ private:
+  // Where a warpgroup's pixels lie in the result, and how many of them exist.
+  struct Window {
+    T* first;                    // channel 0 of this warp's 16, the tile's first pixel
+    int channels;                // of this warp's 16 that exist
+    int64_t inner, group, line;  // elements from one pixel of a group to the next; to the next group; to the next line
+    int inners, lines;  // pixels that exist of a group; lines
+    int widths[kPhases];  // columns that exist
+    bool groups_of_columns;  // a group is 8 columns
+  };
+
+  __device__ __forceinline__ Window window_of(const Item& item, const Phases& phases) const {
+    const HopperConvPlan& plan = p.plan;
+    Window v;
+    const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step();
+    const int64_t along_h = step_h * p.result_h, along_w = step_w * p.result_w;
+    const int heights = min(p.axis[0].phase_size(phases.h) - item.h, plan.pixels.h);
+    const int images = min(p.batch - item.n, plan.pixels.n);
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) {
+      v.widths[k] = phases.w + k < plan.phases_w ? min(p.axis[1].phase_size(phases.w + k) - item.w, plan.pixels.w) : 0;
+    }
+    v.groups_of_columns = plan.inner == HopperInner::kWidth;
+    v.inner = plan.inner == HopperInner::kHeight ? along_h : plan.inner == HopperInner::kBatch ? p.result_n : along_w;
+    v.group = v.groups_of_columns ? 8 * along_w : along_w;
+    v.line = plan.inner == HopperInner::kHeight ? p.result_n : along_h;
+    const int second_inner = warpgroup_ == 0 || v.groups_of_columns ? 0
+                             : plan.inner == HopperInner::kHeight   ? plan.second.h
+                                                                    : plan.second.n;
+    v.inners = (plan.inner == HopperInner::kHeight ? heights : images) - second_inner;
+    v.lines = plan.inner == HopperInner::kHeight ? images : heights;
+    const int channel = item.m_tile * kHopperTileM + 16 * warp_;
+    v.channels = p.result_channels - channel;
+    v.first = p.result + item.n * p.result_n +
+              (static_cast<int64_t>(item.group) * p.result_channels + channel) * p.result_m +
+              (static_cast<int64_t>(item.h) * step_h + phases.h) * p.result_h +
+              (static_cast<int64_t>(item.w) * step_w + phases.w) * p.result_w + second_inner * v.inner;
+    return v;
+  }
+
+  __device__ __forceinline__ void add_bias(const Item& item, Accumulators& acc) const {
+    if (p.bias == nullptr) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = item.m_tile * kHopperTileM + 16 * warp_ + channel_of_row<T>(lane_ / 4 + 8 * half);
+      const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
+#pragma unroll
+      for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) {
+          acc[k][4 * j + 2 * half] += bias;
+          acc[k][4 * j + 2 * half + 1] += bias;
+        }
+      }
+    }
+  }
+
+  // A group within the tile: which of its line, which line.
+  struct Cursor {
+    int group, line;
+    // Whether the next group begins a line.
+    __device__ __forceinline__ bool next(const HopperConvPlan& plan) {
+      const bool wraps = group + 1 == plan.line_groups;
+      group = wraps ? 0 : group + 1;
+      line += wraps ? 1 : 0;
+      return wraps;
+    }
+  };
+  __device__ __forceinline__ Cursor first_group() const {
+    const HopperConvPlan& plan = p.plan;
+    if (warpgroup_ == 0) return {0, 0};
+    return {plan.inner == HopperInner::kWidth ? 0 : plan.second.w,
+            plan.inner == HopperInner::kHeight                       ? plan.second.n
+            : plan.inner == HopperInner::kBatch && plan.second.n > 0 ? 0
+                                                                     : plan.second.h};
+  }
+  // Whether the columns and lines of a group exist: of pixel `inner` of a group of columns, else of the whole group.
+  __device__ __forceinline__ static bool exists(const Window& v, const Cursor& at, int k, int inner) {
+    return (v.groups_of_columns ? 8 * at.group + inner : at.group) < v.widths[k] && at.line < v.lines;
+  }
+
+  // How many of the line's groups, from the warpgroup's first on, hold pixel `inner` in phase k.
+  __device__ __forceinline__ int groups_of_line(const Window& v, int k, int inner) const {
+    const Cursor at = first_group();
+    if (at.line >= v.lines) return 0;
+    if (v.groups_of_columns) return (v.widths[k] - inner + 7) / 8 - at.group;
+    return inner < v.inners ? v.widths[k] - at.group : 0;
+  }
+  __device__ __forceinline__ T* start_of_line(const Window& v) const {
+    const Cursor at = first_group();
+    return v.first + at.group * v.group + at.line * v.line;
+  }
+
+  // Channels adjacent: eight lanes (float) or four (16-bit, after a transposition) fill a sector of one pixel.
+  __device__ __forceinline__ void store_channels_of_line(const Window& v, Accumulators& acc) const {
+    constexpr bool kShort = sizeof(T) == 2;
+    constexpr int kAhead = 4;
+    const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) {
+      T* to = start_of_line(v) + inner * v.inner + channel + k * p.result_w;
+      const int count = channel < v.channels ? groups_of_line(v, k, inner) : 0;
+      const int second = kShort ? 0 : groups_of_line(v, k, inner + 1);  // of the pixel after
+#pragma unroll
+      for (int first = 0; first < kGroups; first += kAhead) {
+        if constexpr (kShort) {
+          uint32_t low[kAhead], high[kAhead];
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) {
+            const float* a = acc[k] + 4 * (first + j);
+            low[j] = transposed(pack_pair<T>(a[0], a[1]));
+            high[j] = transposed(pack_pair<T>(a[2], a[3]));
+          }
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j, to += v.group) {
+            if (first + j < count) store_global(to, low[j], high[j]);
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j, to += v.group) {
+            const float* a = acc[k] + 4 * (first + j);
+            if (first + j < count) to[0] = a[0], to[8] = a[2];
+            if (first + j < second) to[v.inner] = a[1], to[v.inner + 8] = a[3];
+          }
+        }
+      }
+    }
+  }
+
+  // The same for any tile.
+  __device__ __forceinline__ void store_channels(const Window& v, Accumulators& acc) const {
+    constexpr bool kShort = sizeof(T) == 2;
+    constexpr int kAhead = 4;
+    const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
+    T* const of_lane = v.first + inner * v.inner + channel;
+    const bool vectors = kShort ? p.vector_result > 1 : (v.groups_of_columns || v.inners >= 8) && v.channels >= 16;
+    const bool in_group = v.groups_of_columns || inner < v.inners;
+    const bool of_tile = !kShort || (in_group && channel < v.channels);
+    Cursor at = first_group();
+    T* group = of_lane + at.group * v.group + at.line * v.line;
+    const int64_t next_line = v.line - (p.plan.line_groups - 1) * v.group;
+#pragma unroll
+    for (int first = 0; first < kGroups; first += kAhead) {
+      bool column[kAhead][kPhases], second[kAhead][kPhases];  // this lane's pixel, and (float) the one after
+      T* pixel[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        pixel[j] = group;
+#pragma unroll
+        for (int k = 0; k < kPhases; ++k) {
+          column[j][k] = of_tile && exists(v, at, k, inner);
+          second[j][k] = kShort || exists(v, at, k, inner + 1);
+        }
+        group += at.next(p.plan) ? next_line : v.group;
+      }
+#pragma unroll
+      for (int k = 0; k < kPhases; ++k) {
+        if constexpr (kShort) {
+          uint32_t low[kAhead], high[kAhead];
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) {
+            const float* a = acc[k] + 4 * (first + j);
+            low[j] = transposed(pack_pair<T>(a[0], a[1]));
+            high[j] = transposed(pack_pair<T>(a[2], a[3]));
+          }
+          if (vectors) {
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+              if (column[j][k]) store_global(pixel[j] + k * p.result_w, low[j], high[j]);
+            }
+          } else {
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+              const Pack<uint32_t, 2> words{low[j], high[j]};
+              const Pack<T, 4> values = reinterpret_cast<const Pack<T, 4>&>(words);
+#pragma unroll
+              for (int c = 0; c < 4; ++c) {
+                if (column[j][k] && channel + c < v.channels) pixel[j][k * p.result_w + c] = values.value[c];
+              }
+            }
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) {
+            const float* a = acc[k] + 4 * (first + j);
+            T* const to = pixel[j] + k * p.result_w;
+            if (vectors) {
+              if (column[j][k]) to[0] = a[0], to[8] = a[2];
+              if (second[j][k]) to[v.inner] = a[1], to[v.inner + 8] = a[3];
+            } else {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) {
+                const bool pixel_exists = (e % 2 == 0 ? column : second)[j][k] &&
+                                          (v.groups_of_columns || inner + e % 2 < v.inners);
+                if (pixel_exists && channel + e / 2 * 8 < v.channels) to[e % 2 * v.inner + e / 2 * 8] = a[e];
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void store_global(T* address, uint32_t low, uint32_t high) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(low), "r"(high) : "memory");
+  }
+
+  __device__ __forceinline__ static uint32_t transposed(uint32_t fragment) {
+    uint32_t result;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(fragment));
+    return result;
+  }
+
+  // Element e of a lane's row of columns: group e / kPhases, phase e % kPhases.
+  __device__ __forceinline__ static float element(const Accumulators& acc, int e, int b) {
+    return acc[e % kPhases][e / kPhases * 4 + b];
+  }
+
+  // Columns adjacent, groups of columns: a lane holds two pixels of each channel, in all phases a run of neighbours.
+  __device__ __forceinline__ void store_runs_of_line(const Window& v, Accumulators& acc) const {
+    constexpr int kRun = 2 * kPhases;
+    const int inner = lane_ % 4 * 2;
+    int count[kRun];
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) count[e] = groups_of_line(v, e % kPhases, inner + e / kPhases);
+    if (p.vector_result == kRun) {
+      store_runs_by<kRun>(v, acc, count);
+    } else if (kPhases == 2 && p.vector_result == 2) {
+      store_runs_by<2>(v, acc, count);
+    } else {
+      store_runs_by<1>(v, acc, count);
+    }
+  }
+
+  // kCount neighbours a store; count: groups that hold each of the run's elements.
+  template <int kCount>
+  __device__ __forceinline__ void store_runs_by(const Window& v, Accumulators& acc, const int* count) const {
+    constexpr int kRun = 2 * kPhases;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = channel_of_row<T>(lane_ / 4 + 8 * half);
+      if (channel >= v.channels) continue;
+      T* to = start_of_line(v) + channel * p.result_m + lane_ % 4 * 2 * v.inner;
+      T* second = to + v.inner;  // the pixel after
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j, to += v.group, second += v.group) {
+#pragma unroll
+        for (int e = 0; e < kRun; e += kCount) {
+          float run[kCount];
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) run[i] = acc[(e + i) % kPhases][4 * j + 2 * half + (e + i) / kPhases];
+          T* const at = (e / kPhases == 0 ? to : second) + e % kPhases * p.result_w;
+          if (j < count[e]) {
+            if constexpr (kCount == 1) {
+              *at = narrow<T>(run[0]);
+            } else {
+              store_neighbours<kCount>(at, run);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // The same for any tile.
+  __device__ __forceinline__ void store_runs(const Window& v, Accumulators& acc) const {
+    constexpr int kRun = 2 * kPhases;
+    const int inner = lane_ % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = channel_of_row<T>(lane_ / 4 + 8 * half);
+      if (channel >= v.channels) continue;
+      Cursor at = first_group();
+      T* group = v.first + channel * p.result_m + inner * v.inner + at.group * v.group + at.line * v.line;
+      const int64_t next_line = v.line - (p.plan.line_groups - 1) * v.group;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        float run[kRun];
+        bool stored[kRun];
+#pragma unroll
+        for (int e = 0; e < kRun; ++e) {
+          run[e] = acc[e % kPhases][4 * j + 2 * half + e / kPhases];
+          stored[e] = exists(v, at, e % kPhases, inner + e / kPhases);
+        }
+        if (p.vector_result == kRun) {
+          if (stored[0]) store_neighbours<kRun>(group, run);
+        } else if (kPhases == 2 && p.vector_result == 2) {
+          if (stored[0]) store_neighbours<2>(group, run);
+          if (stored[kPhases]) store_neighbours<2>(group + v.inner, run + 2);
+        } else {
+#pragma unroll
+          for (int e = 0; e < kRun; ++e) {
+            if (stored[e]) group[e / kPhases * v.inner + e % kPhases * p.result_w] = narrow<T>(run[e]);
+          }
+        }
+        group += at.next(p.plan) ? next_line : v.group;
+      }
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ static void store_neighbours(T* address, const float* values) {
+    if constexpr (sizeof(T) == 4) {
+      if constexpr (kCount == 4) {
+        *reinterpret_cast<float4*>(address) = make_float4(values[0], values[1], values[2], values[3]);
+      } else {
+        *reinterpret_cast<float2*>(address) = make_float2(values[0], values[1]);
+      }
+    } else if constexpr (kCount == 4) {
+      store_global(address, pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]));
+    } else {
+      *reinterpret_cast<uint32_t*>(address) = pack_pair<T>(values[0], values[1]);
+    }
+  }
+
+  // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together.
+  __device__ __forceinline__ void store_columns(const Window& v, Accumulators& acc) const {
+    constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+    constexpr int kLanes = kStagedWords > 16 ? 32 : kStagedWords > 8 ? 16 : kStagedWords > 4 ? 8 : 4;  // for one row
+    constexpr int kRows = 32 / kLanes;  // stored at once
+    constexpr int kAhead = kRows >= 8 ? 4 : 8;
+    const int word = lane_ % kLanes, sub_row = lane_ / kLanes;
+    const Cursor start = first_group();
+#pragma unroll
+    for (int first = 0; first < kWords; first += kStagedWords) {
+      // What this lane stores of each row.
+      int64_t offset[kPerWord];
+      bool stored[kPerWord];
+#pragma unroll
+      for (int i = 0; i < kPerWord; ++i) {
+        const int e = (first + word) * kPerWord + i, k = e % kPhases;
+        const int index = start.group + e / kPhases;
+        const Cursor at{index % p.plan.line_groups, start.line + index / p.plan.line_groups};
+        stored[i] = word < kStagedWords && (k == 0 ? exists(v, at, 0, 0) : exists(v, at, kPhases - 1, 0));
+        offset[i] = at.group * v.group + at.line * v.line + k * p.result_w;
+      }
+      // Of the rows that a warp stores at once, a lane's is sub_row below the first: other pixels, other channels.
+      const int sub_channel = channel_of_row<T>(sub_row / 4), sub_inner = sub_row % 4 * 2;
+      T* const of_lane = v.first + offset[0] + sub_channel * p.result_m + sub_inner * v.inner;
+      const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
+      const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + word) * 4;
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {  // rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kStagedWords; ++i) {
+          const int e = (first + i) * kPerWord;
+          uint32_t value;
+          if constexpr (sizeof(T) == 2) {
+            value = pack_pair<T>(element(acc, e, b), element(acc, e + 1, b));
+          } else {
+            value = __float_as_uint(element(acc, e, b));
+          }
+          store_shared(shared_ + (lane_ * kStagedPitch + i) * 4, value);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int first_row = 0; first_row < 32; first_row += kRows * kAhead) {
+          uint32_t value[kAhead];
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i) {
+            value[i] = load_shared(row_of_lane + (first_row + i * kRows) * kStagedPitch * 4);
+          }
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i) {
+            const int row = first_row + i * kRows;
+            const int channel = channel_of_row<T>(row / 4 + b / 2 * 8), inner = row % 4 * 2 + b % 2;
+            const bool in_tile = channel < channels && inner < inners;
+            T* const to = of_lane + channel * p.result_m + inner * v.inner;
+            if constexpr (sizeof(T) == 4) {
+              if (in_tile && stored[0]) *to = __uint_as_float(value[i]);
+            } else if (p.vector_result > 1) {
+              if (in_tile && stored[0]) *reinterpret_cast<uint32_t*>(to) = value[i];
+            } else {
+              const Pack<T, 2> pair = reinterpret_cast<const Pack<T, 2>&>(value[i]);
+              if (in_tile && stored[0]) to[0] = pair.value[0];
+              if (in_tile && stored[1]) to[offset[1] - offset[0]] = pair.value[1];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  const ConvParams<T>& p;
+  int warpgroup_, warp_, lane_;
+  uint32_t shared_;
+};
+
+}  // namespace deconv::hopper

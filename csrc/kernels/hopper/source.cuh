@@ -1,0 +1,350 @@
+// Bringing one halo of the source into swizzled shared memory: by TMA (channels_last); by TMA into a ring of raw
+// boxes that producer warps transpose (contiguous); or by producer warps alone, whatever the strides.
+//
+// A halo is one chunk (128 bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
+// n * plan.row.n + h * plan.row.h + w * plan.row.w of 128-byte rows.
+#pragma once
+
+#include "async.cuh"
+#include "params.cuh"
+
+namespace deconv::hopper {
+
+template <class T>
+inline constexpr int kChunk = kHopperRowBytes / static_cast<int>(sizeof(T));
+
+// One thread asks for the whole halo (channels_last); `barrier` learns of its bytes.
+template <class T>
+__device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& item, int plane, int chunk,
+                                          uint32_t shared, uint32_t barrier) {
+  const HopperConvPlan& plan = p.plan;
+  const int h = item.h + plan.origin_h, w = item.w + plan.origin_w;
+  const int channel = chunk * kChunk<T>;
+  barrier_arrive_expecting(barrier, plan.halo.n * plan.halo.h * plan.halo.w * kHopperRowBytes);
+  if (plan.inner == HopperInner::kHeight) {
+    copy_tensor(shared, &p.source_map[plane], barrier, channel, h, w, item.n, item.group);
+  } else if (plan.inner == HopperInner::kBatch) {
+    copy_tensor(shared, &p.source_map[plane], barrier, channel, item.n, w, h, item.group);
+  } else {
+    copy_tensor(shared, &p.source_map[plane], barrier, channel, w, h, item.n, item.group);
+  }
+}
+
+// One thread asks for the raw box of channels from `channel` on (contiguous). A box begins at a multiple of 16 bytes,
+// skipped_columns before the halo.
+template <class T>
+__device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
+  return (item.w + p.plan.origin_w) & (16 / static_cast<int>(sizeof(T)) - 1);
+}
+template <class T>
+__device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& item, int plane, int channel,
+                                         uint32_t shared, uint32_t barrier) {
+  barrier_arrive_expecting(barrier, p.plan.raw_bytes);
+  copy_tensor(shared, &p.source_map[plane], barrier, item.w + p.plan.origin_w - skipped_columns(p, item), channel,
+              item.h + p.plan.origin_h, item.n, item.group);
+}
+
+__device__ __forceinline__ uint32_t round_to_tf32(float value) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return rounded;
+}
+__device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
+
+// value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
+// value itself serves. What is not finite has no low part.
+struct SplitFloat {
+  uint32_t high, low;
+};
+__device__ __forceinline__ SplitFloat split_float(uint32_t value) {
+  const float number = __uint_as_float(value);
+  if (!is_finite(number)) return {number == number ? value : 0x7FFFFFFFu, 0};
+  return {value, round_to_tf32(number - __uint_as_float(value & 0xFFFFE000u))};
+}
+
+// A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind. Every method says
+// whether this thread met a value that is not finite (looked for with two parts only).
+template <class T, int kParts>
+class WarpSource {
+ public:
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of one 16-byte store
+  static constexpr int kRawPieces = kHopperRawBytes / 16;          // of one raw box
+  static constexpr int kRawChannels = kRawPieces * kPiece;
+
+  __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread, int threads)
+      : p(params), thread_(thread), threads_(threads) {}
+
+  // From global memory, any strides.
+  __device__ __forceinline__ bool load(const Item& item, int plane, int chunk, uint32_t shared) const {
+    const int plane_h = plane / p.plan.planes_w, plane_w = plane - plane_h * p.plan.planes_w;
+    const int first_channel = chunk * kChunk<T>;
+    const Halo halo{p.source + item.n * p.source_n +
+                        (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
+                    (item.h + p.plan.origin_h) * p.axis[0].source_step() + plane_h,
+                    (item.w + p.plan.origin_w) * p.axis[1].source_step() + plane_w,
+                    p.batch - item.n,
+                    min(p.source_channels - first_channel, kChunk<T>),
+                    shared};
+    return p.source_c == 1 ? load_by_channels(halo) : load_by_pixels(halo);
+  }
+
+  // Raw boxes are [image][row][channel][column] in shared memory. What a thread takes of each lies at the same places,
+  // so these are found once. float: a pixel a place. 16-bit: a row of an 8x8 matrix to load, and one to store; a
+  // warp takes two octets of columns, 16 channels each.
+  struct Places {
+    uint32_t raw[kHopperPlaces], halo[kHopperPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
+    int skipped = -1;  // columns of the box before the halo, that these places assume
+  };
+  static constexpr uint32_t kNowhere = ~0u;
+
+  __device__ __forceinline__ void find_places(Places& places, int skipped) const {
+    const HopperConvPlan& plan = p.plan;
+    const int lane = thread_ % 32, line_bytes = kRawChannels * plan.raw_width * static_cast<int>(sizeof(T));
+    places.skipped = skipped;
+#pragma unroll
+    for (int i = 0; i < kHopperPlaces; ++i) {
+      // Which line of the box, which column of it.
+      const int unit = sizeof(T) == 2 ? 2 * (thread_ / 32 + i * (threads_ / 32)) + lane / 16 : thread_ + i * threads_;
+      const int units_of_line = sizeof(T) == 2 ? plan.raw_width / 8 : plan.halo.w;
+      const int line = unit / units_of_line, at = unit - line * units_of_line;
+      const int n = line / plan.halo.h, h = line - n * plan.halo.h;
+      const int column = sizeof(T) == 2 ? at * 8 + lane % 8 - skipped : at;
+      const uint32_t row = n * plan.row.n + h * plan.row.h + column * plan.row.w;
+      places.raw[i] = sizeof(T) == 2 ? line * line_bytes + (lane / 8 % 2 * 8 + lane % 8) * plan.raw_width * 2 + at * 16
+                                     : line * line_bytes + (at + skipped) * 4;
+      places.halo[i] = swizzled(row * kHopperRowBytes) ^ (sizeof(T) == 2 ? lane / 8 % 2 * 16 : 0);
+      if (n >= plan.halo.n || column < 0 || column >= plan.halo.w) places.halo[i] = kNowhere;
+      if (n >= plan.halo.n) places.raw[i] = 0;
+    }
+  }
+
+  // The kRawPieces pieces from `piece` on of every pixel, from a raw box; `nowhere` takes what no pixel needs.
+  __device__ __forceinline__ bool transpose(const Places& places, uint32_t raw_box, int piece, uint32_t shared,
+                                            uint32_t nowhere) const {
+    const HopperConvPlan& plan = p.plan;
+    bool infinite = false;
+    if constexpr (sizeof(T) == 2) {
+      constexpr int kAhead = 4;
+      const int pairs = (plan.halo.n * plan.halo.h * (plan.raw_width / 8) + 1) / 2;
+#pragma unroll
+      for (int first = 0; first < kHopperPlaces; first += kAhead) {
+        if (thread_ / 32 + first * (threads_ / 32) >= pairs) break;
+        Matrices m[kAhead];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) m[a] = load_transposed(raw_box + places.raw[first + a]);
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+          const uint32_t to = places.halo[first + a];
+          store_matrices(to == kNowhere ? nowhere : shared + (to ^ piece * 16), m[a]);
+        }
+      }
+    } else {
+      constexpr int kAhead = 2;
+      const Halo halo{nullptr, 0, 0, 0, 0, shared};
+      const int pixels = plan.halo.n * plan.halo.h * plan.halo.w;
+      const uint32_t channel_bytes = plan.raw_width * 4;
+#pragma unroll
+      for (int first = 0; first < kHopperPlaces; first += kAhead) {
+        if (first * threads_ >= pixels) break;
+        uint32_t raw[kAhead][kRawPieces][kPiece];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+          uint32_t address = raw_box + places.raw[first + a];
+#pragma unroll
+          for (int c = 0; c < kRawChannels; ++c, address += channel_bytes) {
+            raw[a][c / kPiece][c % kPiece] = load_shared(address);
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+          const uint32_t to = places.halo[first + a];
+#pragma unroll
+          for (int i = 0; i < kRawPieces; ++i) {
+            if (to != kNowhere) infinite |= store_values(halo, to ^ (piece + i) * 16, raw[a][i]);
+          }
+        }
+      }
+    }
+    return infinite;
+  }
+
+  // A halo that TMA has brought as it is: adds the low parts (two parts).
+  __device__ __forceinline__ bool add_low_parts(uint32_t shared) const {
+    constexpr int kAhead = 4;
+    bool infinite = false;
+    const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kHopperRowBytes / 16);
+    for (int first = thread_; first < pieces; first += kAhead * threads_) {
+      uint4 value[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        value[a] = load_shared_vector(shared + min(first + a * threads_, pieces - 1) * 16);
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const uint32_t address = shared + min(first + a * threads_, pieces - 1) * 16;
+        const SplitFloat s[4] = {split_float(value[a].x), split_float(value[a].y), split_float(value[a].z),
+                                 split_float(value[a].w)};
+        store_shared(address + p.plan.halo_bytes, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
+        const bool any = !is_finite(__uint_as_float(value[a].x)) || !is_finite(__uint_as_float(value[a].y)) ||
+                         !is_finite(__uint_as_float(value[a].z)) || !is_finite(__uint_as_float(value[a].w));
+        if (any) store_shared(address, make_uint4(s[0].high, s[1].high, s[2].high, s[3].high));
+        infinite |= any;
+      }
+    }
+    return infinite;
+  }
+
+ private:
+  struct Halo {
+    const T* image;    // of the first image and channel
+    int h, w;          // source pixel of the halo's first
+    int images;        // up to the end of the batch
+    int channels;      // of this chunk that exist
+    uint32_t shared;
+  };
+  struct Pixel {
+    const T* pointer;
+    uint32_t row;
+    bool exists, inside;
+  };
+
+  __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
+    const HopperConvPlan& plan = p.plan;
+    Pixel pixel;
+    const int line = index / plan.halo.w, w = index - line * plan.halo.w;
+    const int n = line / plan.halo.h, h = line - n * plan.halo.h;
+    const int at_h = halo.h + h * p.axis[0].source_step(), at_w = halo.w + w * p.axis[1].source_step();
+    pixel.exists = n < plan.halo.n;
+    pixel.inside = pixel.exists && n < halo.images && at_h >= 0 && at_h < p.axis[0].source_size && at_w >= 0 &&
+                   at_w < p.axis[1].source_size;
+    pixel.row = n * plan.row.n + h * plan.row.h + w * plan.row.w;
+    pixel.pointer = halo.image + n * p.source_n + at_h * p.source_h + at_w * p.source_w;
+    return pixel;
+  }
+
+  __device__ __forceinline__ static uint32_t place_of(uint32_t row, int piece) {
+    return swizzled(row * kHopperRowBytes + piece * 16);
+  }
+
+  // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
+  __device__ __forceinline__ bool store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
+    if constexpr (sizeof(T) == 2) {
+      store_shared(halo.shared + to, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
+                                                raw[6] | raw[7] << 16));
+      return false;
+    } else if constexpr (kParts == 1) {
+      store_shared(halo.shared + to,
+                   make_uint4(round_to_tf32(__uint_as_float(raw[0])), round_to_tf32(__uint_as_float(raw[1])),
+                              round_to_tf32(__uint_as_float(raw[2])), round_to_tf32(__uint_as_float(raw[3]))));
+      return false;
+    } else {
+      SplitFloat s[kPiece];
+      bool infinite = false;
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        s[i] = split_float(raw[i]);
+        infinite |= !is_finite(__uint_as_float(raw[i]));
+      }
+      store_shared(halo.shared + to, make_uint4(s[0].high, s[1].high, s[2].high, s[3].high));
+      store_shared(halo.shared + p.plan.halo_bytes + to, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
+      return infinite;
+    }
+  }
+
+  __device__ __forceinline__ static uint32_t read(const T* pointer) {
+    if constexpr (sizeof(T) == 2) {
+      return __ldg(reinterpret_cast<const unsigned short*>(pointer));
+    } else {
+      return __ldg(reinterpret_cast<const unsigned*>(pointer));
+    }
+  }
+
+  // Four 8x8 matrices of 16-bit elements; each lane names a row of 16 bytes.
+  struct Matrices {
+    uint32_t value[4];
+  };
+  __device__ __forceinline__ static Matrices load_transposed(uint32_t address) {
+    Matrices m;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m.value[0]), "=r"(m.value[1]), "=r"(m.value[2]), "=r"(m.value[3])
+                 : "r"(address)
+                 : "memory");
+    return m;
+  }
+  __device__ __forceinline__ static void store_matrices(uint32_t address, const Matrices& m) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m.value[0]),
+                 "r"(m.value[1]), "r"(m.value[2]), "r"(m.value[3])
+                 : "memory");
+  }
+
+  // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
+  __device__ __forceinline__ bool load_by_pixels(const Halo& halo) const {
+    constexpr int kPieces = kHopperRowBytes / 16, kAhead = 64 / kPiece < kPieces ? 64 / kPiece : kPieces;
+    const int64_t channel_bytes = p.source_c * static_cast<int>(sizeof(T));
+    bool infinite = false;
+    for (int index = thread_;; index += threads_) {
+      const Pixel pixel = locate(halo, index);
+      if (!pixel.exists) break;
+#pragma unroll
+      for (int first = 0; first < kPieces; first += kAhead) {
+        uint32_t raw[kAhead][kPiece];
+        const char* pointer = reinterpret_cast<const char*>(pixel.pointer) + first * kPiece * channel_bytes;
+        const int channels = pixel.inside ? halo.channels - first * kPiece : 0;
+        if (channels >= kAhead * kPiece) {
+#pragma unroll
+          for (int c = 0; c < kAhead * kPiece; ++c, pointer += channel_bytes) {
+            raw[c / kPiece][c % kPiece] = read(reinterpret_cast<const T*>(pointer));
+          }
+        } else {
+#pragma unroll
+          for (int c = 0; c < kAhead * kPiece; ++c, pointer += channel_bytes) {
+            raw[c / kPiece][c % kPiece] = c < channels ? read(reinterpret_cast<const T*>(pointer)) : 0;
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) infinite |= store_values(halo, place_of(pixel.row, first + a), raw[a]);
+      }
+    }
+    return infinite;
+  }
+
+  // Eight threads take the eight pieces of a pixel.
+  __device__ __forceinline__ bool load_by_channels(const Halo& halo) const {
+    constexpr int kAhead = 4;
+    const int piece = thread_ & 7, channels = halo.channels - piece * kPiece;
+    bool infinite = false;
+    for (int first = thread_ >> 3;; first += kAhead * (threads_ >> 3)) {
+      Pixel pixel[kAhead];
+      uint32_t raw[kAhead][kPiece];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        pixel[a] = locate(halo, first + a * (threads_ >> 3));
+        const T* pointer = pixel[a].pointer + piece * kPiece;
+        if (p.vector_source) {
+          const uint4 v = pixel[a].inside && channels > 0 ? __ldg(reinterpret_cast<const uint4*>(pointer))
+                                                          : make_uint4(0, 0, 0, 0);
+          if constexpr (sizeof(T) == 2) {
+            const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int c = 0; c < kPiece; ++c) raw[a][c] = c & 1 ? words[c / 2] >> 16 : words[c / 2] & 0xFFFF;
+          } else {
+            raw[a][0] = v.x, raw[a][1] = v.y, raw[a][2] = v.z, raw[a][3] = v.w;
+          }
+        } else {
+#pragma unroll
+          for (int c = 0; c < kPiece; ++c) raw[a][c] = pixel[a].inside && c < channels ? read(pointer + c) : 0;
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (pixel[a].exists) infinite |= store_values(halo, place_of(pixel[a].row, piece), raw[a]);
+      }
+      if (!pixel[0].exists) break;
+    }
+    return infinite;
+  }
+
+  const ConvParams<T>& p;
+  int thread_, threads_;
+};
+
+}  // namespace deconv::hopper

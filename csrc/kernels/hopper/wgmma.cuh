@@ -1,0 +1,90 @@
+// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, both operands K-major tiles of 128-byte swizzled rows in shared memory.
+//
+// A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
+// (measured on an H200, with the descriptor's base offset 0), which is what lets one halo serve every tap.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace deconv::hopper {
+
+// Descriptor of a tile at shared address `address` whose groups of 8 rows are `group_bytes` apart.
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t group_bytes) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62, kUnusedLeading = 1ull << 16;
+  return kSwizzle128 | kUnusedLeading | static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 |
+         static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+}
+
+__device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// The accumulators are not to be read or written by the compiler across this point.
+template <int kCount>
+__device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(acc[i])::"memory");
+}
+
+// One instruction: K is 32 bytes of each row. `accumulate` 0 overwrites acc. Element is what the rows hold; float
+// rows are read as TF32.
+template <class Element, int kN>
+struct Mma;
+
+#define DECONV_ACC4(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
+#define DECONV_ACC16(i) DECONV_ACC4(i), DECONV_ACC4(i + 4), DECONV_ACC4(i + 8), DECONV_ACC4(i + 12)
+#define DECONV_ACC32(i) DECONV_ACC16(i), DECONV_ACC16(i + 16)
+#define DECONV_REG32_0                                    \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define DECONV_REG32_1                                              \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define DECONV_REG32_2                                              \
+  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define DECONV_REG32_3                                                          \
+  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define DECONV_REG16_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+
+#define DECONV_MMA(ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                      \
+  template <>                                                                                                   \
+  struct Mma<ELEMENT, N> {                                                                                      \
+    static __device__ __forceinline__ void issue(float (&acc)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " FLAG ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k" #K \
+                   ".f32." TYPES " {" REGISTERS "}, " A ", " B ", p, 1, 1" TAIL ";\n}\n"                        \
+                   : __VA_ARGS__                                                                                \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                          \
+    }                                                                                                           \
+  };
+#define DECONV_MMA_TYPES(N, REGISTERS, A, B, FLAG, ...)                                       \
+  DECONV_MMA(__nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__) \
+  DECONV_MMA(__half, "f16.f16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__)          \
+  DECONV_MMA(float, "tf32.tf32", N, 8, "", REGISTERS, A, B, FLAG, __VA_ARGS__)
+
+DECONV_MMA_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
+DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))
+DECONV_MMA_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
+DECONV_MMA_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", DECONV_ACC32(0),
+                 DECONV_ACC32(32), DECONV_ACC32(64))
+DECONV_MMA_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
+                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
+
+#undef DECONV_MMA_TYPES
+#undef DECONV_MMA
+#undef DECONV_REG16_2
+#undef DECONV_REG32_3
+#undef DECONV_REG32_2
+#undef DECONV_REG32_1
+#undef DECONV_REG32_0
+#undef DECONV_ACC32
+#undef DECONV_ACC16
+#undef DECONV_ACC4
+
+}  // namespace deconv::hopper

@@ -1,0 +1,153 @@
+// Launcher of the Hopper family's forward and grad_input; one .cu file a way of computing instantiates it.
+#pragma once
+
+#include "../kernels/hopper/conv.cuh"
+#include "../kernels/hopper/pack_weight.cuh"
+#include "../kernels/hopper/repack.cuh"
+#include "../launch.h"
+#include "../plan_hopper.h"
+#include "kernel_launch.cuh"
+#include "tensor_map.h"
+
+namespace deconv {
+
+template <class T>
+hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
+  const bool forward = problem.direction == Direction::kForward;
+  const Tensor4& source = forward ? problem.x : problem.y;
+  const Tensor4& result = problem.result();
+  hopper::ConvParams<T> p{};
+  p.source = static_cast<const T*>(forward ? operands.x : operands.y);
+  p.source_n = source.stride[0];
+  p.source_c = source.stride[1];
+  p.source_h = source.stride[2];
+  p.source_w = source.stride[3];
+  p.packed = static_cast<const unsigned char*>(operands.workspace);
+  p.weight_is_infinite = reinterpret_cast<const int*>(p.packed + plan.packed_bytes);
+  p.bias = static_cast<const T*>(operands.bias);
+  p.result = static_cast<T*>(operands.result);
+  p.result_n = result.stride[0];
+  p.result_m = result.stride[1];
+  p.result_h = result.stride[2];
+  p.result_w = result.stride[3];
+  p.batch = static_cast<int>(problem.batch);
+  p.source_channels = static_cast<int>(forward ? problem.in_channels_per_group() : problem.out_channels_per_group());
+  p.result_channels = static_cast<int>(forward ? problem.out_channels_per_group() : problem.in_channels_per_group());
+  p.axis[0] = geometry(problem, 0);
+  p.axis[1] = geometry(problem, 1);
+  for (int a = 0; a < 2; ++a) {
+    const int row = a == 1 ? plan.row.w : plan.row.h;
+    const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
+    for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
+      const AxisTaps taps = axis_taps(p.axis[a], i / planes, i % planes);
+      p.taps[a][i] = {taps.count, (taps.first_shift - origin) * row, taps.shift_step * row};
+    }
+  }
+  p.columns = divide_by(plan.columns);
+  p.phase_groups = divide_by(plan.phase_groups);
+  p.m_tiles = divide_by(plan.m_tiles);
+  p.tiles_w = divide_by(plan.tiles.w);
+  p.tiles_h = divide_by(plan.tiles.h);
+  p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
+  p.plan = plan;
+  p.vector_source = hopper_vector_source(problem) && is_aligned(p.source, 16);
+  p.vector_result = is_aligned(p.result, 16) ? hopper_vector_result(problem, plan) : 1;
+  return p;
+}
+
+template <class T, int kParts>
+cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  const bool forward = problem.direction == Direction::kForward;
+  hopper::PackParams<T> p;
+  p.weight = static_cast<const T*>(operands.w);
+  p.weight_m = problem.w.stride[forward ? 1 : 0];
+  p.weight_c = problem.w.stride[forward ? 0 : 1];
+  p.weight_h = problem.w.stride[2];
+  p.weight_w = problem.w.stride[3];
+  p.weight_group = problem.in_channels_per_group() * problem.w.stride[0];
+  p.packed = static_cast<unsigned char*>(operands.workspace);
+  p.is_infinite = reinterpret_cast<int*>(p.packed + plan.packed_bytes);
+  p.source_channels = static_cast<int>(forward ? problem.in_channels_per_group() : problem.out_channels_per_group());
+  p.result_channels = static_cast<int>(forward ? problem.out_channels_per_group() : problem.in_channels_per_group());
+  p.groups = static_cast<int>(problem.groups);
+  p.taps_fastest = p.weight_w < p.weight_m;
+  p.axis[0] = geometry(problem, 0);
+  p.axis[1] = geometry(problem, 1);
+  p.plan = plan;
+  if (kParts == 2) {
+    const cudaError_t error = cudaMemsetAsync(p.is_infinite, 0, sizeof(int), stream);
+    if (error != cudaSuccess) return error;
+  }
+  constexpr int kThreads = 256;
+  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * 8 * kHopperTileM *
+                         p.axis[0].kernel * p.axis[1].kernel;
+  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream,
+                       p);
+}
+
+template <class T>
+cudaError_t launch_repack(const hopper::ConvParams<T>& conv, const Tensor4& layout, T* repacked, int groups,
+                          cudaStream_t stream) {
+  hopper::RepackParams<T> p;
+  p.source = conv.source;
+  p.source_n = conv.source_n, p.source_c = conv.source_c, p.source_h = conv.source_h, p.source_w = conv.source_w;
+  p.repacked = repacked;
+  p.width = static_cast<int>(layout.size[3]);
+  p.pixels = static_cast<int>(layout.size[2] * layout.size[3]);
+  p.channels = conv.source_channels * groups;
+  p.group_channels = conv.source_channels;
+  p.padded_group_channels = static_cast<int>(layout.size[1] / groups);
+  p.padded_channels = static_cast<int>(layout.size[1]);
+  p.tiles_pixels = static_cast<int>((p.pixels + hopper::kRepackTile - 1) / hopper::kRepackTile);
+  p.tiles_channels = static_cast<int>((p.channels + hopper::kRepackTile - 1) / hopper::kRepackTile);
+  const int64_t blocks = layout.size[0] * p.tiles_pixels * p.tiles_channels;
+  return launch_kernel(hopper::repack_kernel<T>, blocks, hopper::kRepackThreads, 0, stream, p);
+}
+
+template <class T, int kParts>
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
+  if (error != cudaSuccess) return error;
+  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, kHopperThreads, plan.shared_bytes, stream, params);
+  };
+  // A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
+  bool has_maps = false;
+  if (plan.repack) {
+    const Tensor4 layout = hopper_repacked(problem);
+    void* repacked = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes + 16;
+    has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked, params.source_map);
+    if (has_maps)
+      error = launch_repack(params, layout, static_cast<T*>(repacked), static_cast<int>(problem.groups), stream);
+  } else if (plan.source != HopperSource::kWarps && is_aligned(params.source, 16)) {
+    const Correlation c = correlation(problem);
+    has_maps = encode_source_maps(problem, plan, c.source, c.source_channels * c.source.stride[1], params.source,
+                                  params.source_map);
+  }
+  if (error != cudaSuccess) return error;
+  const HopperSource source = has_maps ? plan.source : HopperSource::kWarps;
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, SOURCE) \
+  if (source == SOURCE) return launch_with(hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, kParts, SOURCE>>);
+#define DECONV_HOPPER_TILE(GROUPS, PHASES)                          \
+  if (plan.tile.groups == GROUPS && plan.tile.phases == PHASES) {   \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kTensor)     \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kTransposed) \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kWarps)      \
+  }
+  DECONV_HOPPER_TILE(8, 1)
+  DECONV_HOPPER_TILE(16, 1)
+  DECONV_HOPPER_TILE(8, 2)
+  if constexpr (kParts == 1) {
+    DECONV_HOPPER_TILE(24, 1)
+    DECONV_HOPPER_TILE(32, 1)
+    DECONV_HOPPER_TILE(16, 2)
+  }
+#undef DECONV_HOPPER_TILE
+#undef DECONV_HOPPER_KERNEL
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace deconv

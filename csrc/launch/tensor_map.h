@@ -1,0 +1,15 @@
+// Tensor maps (TMA) of the Hopper family's source.
+#pragma once
+
+#include <cuda.h>
+
+#include "../plan.h"
+
+namespace deconv {
+
+// One map a plane of the source, which lies as `layout` says at `source`, groups `group_stride` elements apart. False
+// if the driver has no tensor maps or refuses this tensor.
+bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
+                        const void* source, CUtensorMap* maps);
+
+}  // namespace deconv

@@ -1,0 +1,403 @@
+// Tiles of the Hopper family (kernels/hopper/conv.cuh).
+#include "plan_hopper.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "plan_gather.h"
+
+namespace deconv {
+namespace {
+
+constexpr int kMinChannels = 16;
+constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
+constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
+constexpr int kMostHaloSlots = 8;
+constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
+constexpr int kMostResident = 150;  // stages of weights that may stay
+
+// Cycles of a multiprocessor at kClockHopper, fitted to 3,111 timings of 16 layers, all tiles, on an H200
+// (docs/performance.md); additive, for the parts of an item overlap little.
+constexpr double kClockHopper = 1.7e9;
+struct Costs {
+  double product;              // of a stage, for each column of the block and 32 bytes of channels
+  double stage;                // of a stage besides
+  double tensor, transposed;   // of a pixel of a halo and chunk, by source
+  double warps;
+};
+constexpr Costs kCostsShort{0.77, 129, 1.15, 6.3, 17}, kCostsTf32{0.77, 129, 1.15, 8.2, 17},
+    kCostsSplit{2.7, 76, 13, 27, 37};
+constexpr double kItemCost = 1750;  // of an item and phase group
+// Of a result element: channels adjacent; columns adjacent, staged or in runs; neighbours at odd places; apart.
+constexpr double kChannelCost[2] = {0.038, 0.089}, kStagedCost[2] = {0.119, 0.168}, kRunCost[2] = {0.064, 0.072};
+constexpr double kOddStagedCost[2] = {0.285, 0.168}, kOddRunCost[2] = {0.69, 0.55}, kApartCost[2] = {0.176, 0.194};
+constexpr double kLaunchMs = 8e-3;
+constexpr double kRepackMsPerByte = 1.25e-9, kPackMsPerByte = 0.5e-9;
+constexpr double kMemoryShare = 0.24;  // of the time to move each byte once, that nothing hides
+
+struct Span {
+  int origin = 0;  // smallest shift
+  int length = 0;  // largest shift minus smallest
+  int most = 0, least = 0;  // taps of the fullest (phase, plane), and of the emptiest that has any
+};
+
+Span span_of(const AxisGeometry& axis) {
+  Span span;
+  int last = 0;
+  for (int phase = 0; phase < axis.phases(); ++phase) {
+    for (int plane = 0; plane < axis.planes(); ++plane) {
+      const AxisTaps taps = axis_taps(axis, phase, plane);
+      if (taps.count == 0) continue;
+      const int end = taps.first_shift + (taps.count - 1) * taps.shift_step;
+      span.origin = span.most == 0 ? taps.first_shift : std::min(span.origin, taps.first_shift);
+      last = span.most == 0 ? end : std::max(last, end);
+      span.least = span.most == 0 ? taps.count : std::min(span.least, taps.count);
+      span.most = std::max(span.most, taps.count);
+    }
+  }
+  span.length = last - span.origin;
+  return span;
+}
+
+// The quickest way in that the source's strides allow, given a base of 16 bytes.
+HopperSource source_of(const Problem& problem, int planes, int planes_w) {
+  const Correlation c = correlation(problem);
+  const int64_t size = element_size(problem.dtype);
+  const auto whole = [&](int axis) { return c.source.stride[axis] > 0 && c.source.stride[axis] * size % 16 == 0; };
+  if (planes > kHopperMaxPlanes || !whole(0) || !whole(2)) return HopperSource::kWarps;
+  if (c.source.stride[1] == 1 && whole(3) && (problem.groups == 1 || c.source_channels * size % 16 == 0)) {
+    return HopperSource::kTensor;
+  }
+  return c.source.stride[3] == 1 && whole(1) && planes_w == 1 ? HopperSource::kTransposed : HopperSource::kWarps;
+}
+
+const char* refusal(const Problem& problem, const Device& device) {
+  if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
+  if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
+  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
+  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
+    return "takes at least 16 channels a group on either side";
+  }
+  for (const Axis& axis : problem.axis) {
+    if (axis.kernel > kHopperMaxKernel) return "takes kernels up to 128";
+    if (axis.stride > kHopperMaxStride) return "takes strides up to 64";
+  }
+  return "";
+}
+
+// One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const Device& device)
+      : problem_(problem),
+        device_(device),
+        c_(correlation(problem)),
+        h_(geometry(problem, 0)),
+        w_(geometry(problem, 1)),
+        span_h_(span_of(h_)),
+        span_w_(span_of(w_)),
+        element_(static_cast<int>(element_size(problem.dtype))),
+        source_(source_of(problem, h_.planes() * w_.planes(), w_.planes())) {}
+
+  // variant: for groups of columns, lines of a warpgroup; else whether the second warpgroup takes the next groups (1)
+  // or the next 8 pixels of each (0).
+  std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, int variant, bool repack) const {
+    HopperConvPlan p;
+    p.tile = tile;
+    p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
+    p.source = repack ? HopperSource::kTensor : source_;
+    p.repack = repack;
+    if (repack && h_.planes() * w_.planes() > kHopperMaxPlanes) return std::nullopt;
+    p.inner = inner;
+    p.origin_h = span_h_.origin;
+    p.origin_w = span_w_.origin;
+    p.slots_h = std::max(1, span_h_.most);
+    p.slots_w = std::max(1, span_w_.most);
+    p.planes_h = h_.planes();
+    p.planes_w = w_.planes();
+    p.phases_h = h_.phases();
+    p.phases_w = w_.phases();
+    p.phase_groups = p.phases_h * static_cast<int>(ceil_div(p.phases_w, tile.phases));
+    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kHopperRowBytes));
+    p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, kHopperTileM));
+    if (!choose_pixels(p, variant)) return std::nullopt;
+    if (std::max({p.halo.n, p.halo.h, p.halo.w, p.raw_width}) > 256) return std::nullopt;  // what a tensor map takes
+    const int64_t rows = std::max({static_cast<int64_t>(p.row.n) * p.halo.n, static_cast<int64_t>(p.row.h) * p.halo.h,
+                                   static_cast<int64_t>(p.row.w) * p.halo.w});
+    if (rows * kHopperRowBytes > device_.shared_bytes_per_block) return std::nullopt;
+    p.halo_bytes = static_cast<int>(round_up(rows * kHopperRowBytes, 1024));
+    if (!choose_memory(p)) return std::nullopt;
+    const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
+                          p.slots_h * p.slots_w;
+    p.column_bytes = slots * kStageBytes * p.parts;
+    p.packed_bytes = problem_.groups * p.m_tiles * p.column_bytes;
+    p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
+    p.repacked_bytes = repack ? hopper_repacked(problem_).stride[0] * problem_.batch * element_ : 0;
+    if (p.repacked_bytes > kWorkspaceLimit) return std::nullopt;
+    const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
+    if (items > (1 << 30)) return std::nullopt;
+    p.items = static_cast<int>(items);
+    choose_blocks(p);
+    return p;
+  }
+
+  // TMA takes the source as it lies.
+  bool reads_in_place() const { return source_ == HopperSource::kTensor; }
+
+  double estimate_ms(const HopperConvPlan& p) const {
+    const bool is_float = element_ == 4;
+    const Costs& costs = p.parts == 2 ? kCostsSplit : is_float ? kCostsTf32 : kCostsShort;
+    // Of one item, on average.
+    const double pieces = p.keep_halo ? p.phase_groups : 1;
+    const double stages = static_cast<double>(h_.kernel) * w_.kernel / p.phase_groups * pieces * p.chunks;
+    const double n = 8.0 * p.tile.groups;
+    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * p.planes_h * p.planes_w * p.chunks;
+    const double bring = p.source == HopperSource::kTensor       ? costs.tensor
+                         : p.source == HopperSource::kTransposed ? costs.transposed
+                                                                 : costs.warps;
+    const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
+    const double work = stages * (4 * n * costs.product + costs.stage) + pixels * bring +
+                        results * store_cost(p)[is_float] * spread(p) + kItemCost * pieces;
+    const double rounds = static_cast<double>(ceil_div(p.items, p.blocks));
+    const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
+    return 1e3 * std::max(rounds * work / kClockHopper + kMemoryShare * memory, memory) + kLaunchMs +
+           kRepackMsPerByte * static_cast<double>(p.repacked_bytes) +
+           kPackMsPerByte * static_cast<double>(p.packed_bytes);
+  }
+
+ private:
+  // How much more the stores cost of columns that lie apart in memory, or in short pieces of rows.
+  double spread(const HopperConvPlan& p) const {
+    if (c_.result.stride[1] == 1) return 1;
+    const double apart = std::max(1.0, std::min<double>(w_.result_step(), 32.0 / element_) / p.tile.phases);
+    const double row_bytes = static_cast<double>(std::min(p.pixels.w, p.tile.groups)) * p.tile.phases * element_;
+    return p.inner == HopperInner::kWidth ? apart : apart * (0.75 + 24 / row_bytes);
+  }
+  const double* store_cost(const HopperConvPlan& p) const {
+    if (c_.result.stride[1] == 1) return kChannelCost;
+    if (w_.result_step() > p.tile.phases) return kApartCost;
+    const bool odd = hopper_vector_result(problem_, p) == 1;
+    if (p.inner == HopperInner::kWidth) return odd ? kOddRunCost : kRunCost;
+    return odd ? kOddStagedCost : kStagedCost;
+  }
+
+  bool choose_pixels(HopperConvPlan& p, int variant) const {
+    const int width = w_.phase_size(0), height = h_.phase_size(0), batch = static_cast<int>(problem_.batch);
+    if (p.inner == HopperInner::kWidth) {
+      const int lines = variant, spare = static_cast<int>(ceil_div(span_w_.length, 8));
+      const int groups = std::min<int>((p.tile.groups - (lines - 1) * spare) / lines,
+                                       static_cast<int>(ceil_div(width, 8)));
+      if (groups < 1) return false;
+      p.pixels = {1, 2 * lines, 8 * groups};
+      p.line_groups = groups + spare;
+      p.group_rows = 8;
+      p.second = {0, lines, 0};
+    } else {
+      const bool next_groups = variant == 1;
+      const int groups = p.tile.groups * (next_groups ? 2 : 1), inner = next_groups ? 8 : 16;
+      const int columns = std::min(groups, static_cast<int>(round_up(width, 2)));
+      p.line_groups = columns + span_w_.length;
+      const bool by_height = p.inner == HopperInner::kHeight;
+      const int lines = std::min(1 + (groups - columns) / p.line_groups, by_height ? batch : height);
+      p.pixels = by_height ? HopperExtent{lines, inner, columns} : HopperExtent{inner, lines, columns};
+      const int line = p.tile.groups / p.line_groups, column = p.tile.groups % p.line_groups;
+      if (!next_groups) {
+        p.second = by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0};
+      } else {
+        p.second = by_height ? HopperExtent{line, 0, column} : HopperExtent{0, line, column};
+      }
+    }
+    p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
+    const bool tensor = p.source == HopperSource::kTensor;
+    if (p.inner == HopperInner::kWidth) {
+      const int pitch = 8 * p.line_groups;
+      if (tensor) p.halo.w = pitch;
+      p.row = {pitch * p.halo.h, pitch, 1};
+    } else {
+      // An odd pitch spreads neighbouring columns over the banks when producer warps write them.
+      const int extent = p.inner == HopperInner::kHeight ? p.halo.h : p.halo.n;
+      p.group_rows = tensor ? extent : extent | 1;
+      const int line = p.group_rows * p.halo.w;
+      p.row = p.inner == HopperInner::kHeight ? HopperExtent{line, 1, p.group_rows}
+                                              : HopperExtent{1, line, p.group_rows};
+    }
+    if (p.source == HopperSource::kTransposed) {
+      const int aligned = 16 / element_;
+      const int skipped = p.pixels.w % aligned == 0 ? p.origin_w & (aligned - 1) : aligned - 1;
+      p.raw_width = static_cast<int>(round_up(p.halo.w + skipped, aligned));
+      // Eight channels of an octet of columns in different banks.
+      if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
+      const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * (p.raw_width / 8), 2)) * 32
+                                       : p.halo.n * p.halo.h * p.halo.w;
+      if (places > kHopperPlaces * 32 * (kHopperSourceWarps - 1)) {
+        p.source = HopperSource::kWarps;
+        p.raw_width = 0;
+      } else {
+        p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * kHopperRawBytes;
+        p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
+      }
+    }
+    p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
+               static_cast<int>(ceil_div(width, p.pixels.w))};
+    return true;
+  }
+
+  // Shared memory: halos, weights, staging rows, tap table, barriers.
+  bool choose_memory(HopperConvPlan& p) const {
+    const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
+    const int words = p.tile.groups * p.tile.phases * element_ / 4;
+    const int staging = stages_columns ? 8 * 32 * ((words <= 24 ? words : 16) | 1) * 4 : 0;
+    const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
+    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + 12 * kMostHaloSlots;
+    const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
+    const int halo = p.halo_bytes * p.parts, stage = kStageBytes * p.parts;
+    // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
+    const int64_t reach = p.second.n * p.row.n + p.second.h * p.row.h + p.second.w * p.row.w +
+                          static_cast<int64_t>(p.tile.groups) * p.group_rows + span_h_.length * p.row.h +
+                          span_w_.length * p.row.w;
+    const int64_t overrun = std::max<int64_t>(0, reach * kHopperRowBytes - p.halo_bytes);
+
+    p.keep_halo = p.phase_groups > 1 && static_cast<int64_t>(halo) * p.chunks + kLeastWeightSlots * stage <= room &&
+                  p.chunks <= kMostHaloSlots && p.planes_h * p.planes_w == 1;
+    const int64_t in_flight = p.keep_halo ? p.chunks : 1;
+    const int64_t all_stages = static_cast<int64_t>(h_.kernel) * w_.kernel * p.chunks;  // of all phase groups
+    const int64_t most_stages = p.keep_halo ? all_stages
+                                            : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
+                                                  p.planes_w * p.chunks;
+    const int64_t two = std::min<int64_t>(2 * in_flight, kMostHaloSlots);
+    p.resident_weights = most_stages <= kMostResident && most_stages * stage + two * halo <= room;
+    if (p.resident_weights) {
+      p.weight_slots = static_cast<int>(most_stages);
+      p.halo_slots = static_cast<int>(std::min<int64_t>({kMostHaloSlots, (room - most_stages * stage) / halo}));
+    } else {
+      p.halo_slots = static_cast<int>(std::min<int64_t>(two, (room - kLeastWeightSlots * stage) / halo));
+      p.halo_slots = std::max<int>(p.halo_slots, static_cast<int>(in_flight));
+      p.weight_slots = static_cast<int>(
+          std::min<int64_t>(kMostWeightSlots, (room - static_cast<int64_t>(p.halo_slots) * halo) / stage));
+      if (p.weight_slots < kLeastWeightSlots) return false;
+      p.halo_slots = static_cast<int>(
+          std::min<int64_t>(kMostHaloSlots, (room - static_cast<int64_t>(p.weight_slots) * stage) / halo));
+    }
+    // A halo is released when the first tap of the next one runs, so one slot alone would never be free.
+    if (p.parts == 1 && p.halo_slots < 2) return false;
+    if (overrun > static_cast<int64_t>(p.weight_slots) * stage) return false;
+    if (raw > 0) {
+      const int64_t left = room - static_cast<int64_t>(p.halo_slots) * halo -
+                           static_cast<int64_t>(p.weight_slots) * stage;
+      p.raw_slots = static_cast<int>(std::min<int64_t>(kMostRawSlots, kLeastRawSlots + left / raw));
+    } else if (p.source == HopperSource::kTensor && p.parts == 2) {
+      p.raw_slots = p.halo_slots;  // barriers alone: a halo has landed, its low parts are still missing
+    }
+    p.weights_at = p.halo_slots * halo;
+    p.raw_at = p.weights_at + p.weight_slots * stage;
+    p.staging_at = p.raw_at + p.raw_slots * raw;
+    p.barriers_at = p.staging_at + staging;
+    p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1) + 12 * p.halo_slots;
+    // The first warpgroup's lead holds weights and halos that the second has not yet used.
+    const int64_t per_item = most_stages;
+    const int64_t by_weights = p.resident_weights ? per_item : p.weight_slots - 1;
+    const int64_t by_halos = p.keep_halo ? per_item
+                                         : static_cast<int64_t>(span_h_.least) * span_w_.least * p.halo_slots;
+    if (p.parts == 2) p.skew = static_cast<int>(std::max<int64_t>(0, std::min({per_item / 2, by_weights, by_halos})));
+    return true;
+  }
+
+  void choose_blocks(HopperConvPlan& p) const {
+    const int64_t all = device_.multiprocessors;
+    p.blocks = static_cast<int>(std::min<int64_t>(all, p.items));
+    if (p.resident_weights && p.items > all) {
+      // Each block stays with one column.
+      p.blocks = static_cast<int>(all / p.columns * p.columns);
+      if (p.blocks == 0 || 1.1 * ceil_div(p.items, all) < ceil_div(p.items, p.blocks)) {
+        p.resident_weights = false;  // the slots serve as a ring all the same
+        p.blocks = static_cast<int>(all);
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const Device& device_;
+  Correlation c_;
+  AxisGeometry h_, w_;
+  Span span_h_, span_w_;
+  int element_;
+  HopperSource source_;
+};
+
+}  // namespace
+
+std::string describe(const HopperConvPlan& plan, DType) {
+  std::ostringstream text;
+  text << kHopperTileM << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, " << plan.pixels.w
+       << " columns" << (plan.tile.phases > 1 ? ", 2 phases" : "") << ") in " << 8 * plan.tile.groups
+       << " pixels, groups of "
+       << (plan.inner == HopperInner::kHeight  ? "rows"
+           : plan.inner == HopperInner::kBatch ? "images"
+                                               : "columns")
+       << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
+  return text.str();
+}
+
+bool hopper_vector_source(const Problem& problem) {
+  return packs_along_channels(correlation(problem).source, correlation(problem).source_channels,
+                              16 / element_size(problem.dtype));
+}
+
+int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
+  const Correlation c = correlation(problem);
+  const bool is_short = element_size(problem.dtype) == 2;
+  if (c.result.stride[1] == 1) return is_short && packs_along_channels(c.result, c.result_channels, 4) ? 4 : 1;
+  if (c.result.stride[3] != 1 || geometry(problem, 1).result_step() != plan.tile.phases) return 1;
+  const auto fits = [&](int count) {
+    return c.result.size[3] % count == 0 && c.result.stride[0] % count == 0 && c.result.stride[1] % count == 0 &&
+           c.result.stride[2] % count == 0;
+  };
+  if (plan.inner == HopperInner::kWidth) return fits(2 * plan.tile.phases) ? 2 * plan.tile.phases : fits(2) ? 2 : 1;
+  // Pairs of columns must not lie in two lines.
+  const bool whole = plan.tile.phases == 2 || plan.line_groups % 2 == 0;
+  return is_short && whole && fits(2) ? 2 : 1;
+}
+
+Tensor4 hopper_repacked(const Problem& problem) {
+  const Correlation c = correlation(problem);
+  const int64_t channels = round_up(c.source_channels, 16 / element_size(problem.dtype)) * problem.groups;
+  Tensor4 repacked{c.source.size, {}};
+  repacked.size[1] = channels;
+  return dense(repacked.size, Layout::kChannelsLast);
+}
+
+std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+  if (const std::string why = refusal(problem, device); !why.empty()) {
+    if (considered) considered->push_back({"hopper family", 0, why});
+    return std::nullopt;
+  }
+  const Candidates candidates(problem, device);
+  std::optional<Plan> best;
+  const auto consider = [&](HopperTile tile) {
+    if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
+    const auto consider_pixels = [&](HopperInner inner, int variant, bool repack) {
+      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, variant, repack);
+      if (!plan) return;
+      const double ms = candidates.estimate_ms(*plan);
+      if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
+      if (!best || ms < best->estimate_ms) best = Plan{*plan, plan->packed_bytes + 16 + plan->repacked_bytes, ms};
+    };
+    for (const bool repack : {false, true}) {
+      if (repack && candidates.reads_in_place()) break;
+      for (const int variant : {0, 1}) {
+        consider_pixels(HopperInner::kHeight, variant, repack);
+        consider_pixels(HopperInner::kBatch, variant, repack);
+      }
+      for (const int lines : {1, 2, 4}) consider_pixels(HopperInner::kWidth, lines, repack);
+    }
+  };
+  if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+    for (const HopperTile tile : kHopperTilesSplit) consider(tile);
+  } else {
+    for (const HopperTile tile : kHopperTiles) consider(tile);
+  }
+  if (!best && considered) considered->push_back({"hopper family", 0, "no tile with its halo fits in shared memory"});
+  return best;
+}
+
+}  // namespace deconv
