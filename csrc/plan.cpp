@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -22,11 +23,25 @@ AxisGeometry geometry(const Problem& problem, int axis) {
   return g;
 }
 
-Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  const std::optional<Plan> depthwise = plan_depthwise(problem, device, considered);
-  const Plan gather = problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
-                                                                  : plan_gather_conv(problem, device, considered);
-  return depthwise && depthwise->estimate_ms < gather.estimate_ms ? *depthwise : gather;
+bool wants_tf32_answer(const Problem& problem, const Device& device) {
+  // The tensor cores of compute capability 9.0 alone: their instructions exist nowhere else.
+  return problem.dtype == DType::kFloat32 && device.capability == 90 &&
+         std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTf32MinChannels &&
+         problem.flops() >= kTf32MinFlops;
+}
+
+Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options,
+               std::vector<Candidate>* considered) {
+  std::optional<Plan> best;
+  const auto consider = [&](std::optional<Plan> plan) {  // of equals the later one, the more general family
+    if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
+  };
+  if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
+  if (options.allows("gather") || !best) {
+    consider(problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
+                                                         : plan_gather_conv(problem, device, considered));
+  }
+  return *best;
 }
 
 namespace {
@@ -68,9 +83,9 @@ const char* family(const DepthwisePlan&) { return "depthwise"; }
 
 }  // namespace
 
-std::string explain(const Problem& problem, const Device& device) {
+std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options) {
   std::vector<Candidate> considered;
-  const Plan plan = make_plan(problem, device, &considered);
+  const Plan plan = make_plan(problem, device, options, &considered);
   std::ostringstream text;
   text << problem.describe() << '\n'
        << "  result: " << name(problem.result_layout) << "; " << problem.flops() * 1e-9 << " GFLOP dense, "
@@ -79,8 +94,12 @@ std::string explain(const Problem& problem, const Device& device) {
   std::visit(
       [&](const auto& tile) {
         text << "  plan: " << family(tile) << " family, " << describe(tile, problem.dtype) << ", about "
-             << milliseconds(plan.estimate_ms) << '\n'
-             << "  launch: " << describe_launch(tile) << '\n';
+             << milliseconds(plan.estimate_ms) << '\n';
+        if (options.forced()) {
+          text << "  forced: " << kFamilyVariable << " allows " << join(options.families)
+               << (options.allows(family(tile)) ? "" : "; refused, so the gather family serves") << '\n';
+        }
+        text << "  launch: " << describe_launch(tile) << '\n';
       },
       plan.tile);
   text << "  workspace: " << plan.workspace_bytes << " bytes\n  considered:\n";

@@ -49,6 +49,7 @@ struct Axis {
 struct Problem {
   Direction direction = Direction::kForward;
   DType dtype = DType::kFloat32;
+  bool allow_tf32 = false;  // float32 operands may be rounded to TF32
   std::array<Axis, 2> axis;  // height, width
   int64_t batch = 0;
   int64_t in_channels = 0;
