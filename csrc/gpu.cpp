@@ -1,7 +1,10 @@
 #include "gpu.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <sstream>
+
+#include "precision.h"
 
 #ifdef DECONV_WITH_CUDA
 #include "launch.h"
@@ -81,13 +84,35 @@ bool kernels_serve(DType dtype, const Tensor& operand) {
   return false;
 }
 
-Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs) {
+namespace {
+
+// DECONV_FAMILY, read once a process.
+const PlannerOptions& planner_options() {
+  static const PlannerOptions options = parse_planner_options(std::getenv(kFamilyVariable));
+  return options;
+}
+
+// The GPU that a call on `operand` is planned for; none if it goes to ATen. Meta tensors stand for those of GPU 0.
+std::optional<Device> planning_device(DType dtype, const Tensor& operand) {
+  const bool meta = device_name(operand) == "meta" && dtype != DType::kOther;
+#ifdef DECONV_WITH_CUDA
+  if (meta && has_kernels(0)) return device_of(0);
+  if (kernels_serve(dtype, operand)) return device_of(operand.get_device_index());
+#endif
+  return meta ? std::optional(Device{}) : std::nullopt;
+}
+
+}  // namespace
+
+Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
 #ifdef DECONV_WITH_CUDA
   const int32_t index = operand.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
   if (problem.result().numel() == 0) return result;
-  const Plan plan = make_plan(problem, device_of(index));
+  const Device& device = device_of(index);
+  problem.allow_tf32 = wants_tf32_answer(problem, device) && tf32_allowed();
+  const Plan plan = make_plan(problem, device, planner_options());
   std::optional<Tensor> workspace;
   Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
   if (plan.workspace_bytes > 0) {
@@ -107,19 +132,14 @@ Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs) 
 #endif
 }
 
-std::string explain_on(const Problem& problem, const Tensor& operand) {
-  const std::string device = device_name(operand);
-  if (device == "meta" && problem.dtype != DType::kOther) {
-#ifdef DECONV_WITH_CUDA
-    if (has_kernels(0)) return explain(problem, device_of(0));
-#endif
-    return explain(problem, Device{});
+std::string explain_on(Problem problem, const Tensor& operand) {
+  const std::optional<Device> device = planning_device(problem.dtype, operand);
+  if (!device) {
+    return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device_name(operand) + " and " +
+           torch::headeronly::toString(operand.scalar_type()) + '\n';
   }
-#ifdef DECONV_WITH_CUDA
-  if (kernels_serve(problem.dtype, operand)) return explain(problem, device_of(operand.get_device_index()));
-#endif
-  return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device + " and " +
-         torch::headeronly::toString(operand.scalar_type()) + '\n';
+  problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
+  return explain(problem, *device, planner_options());
 }
 
 std::string build_info() {

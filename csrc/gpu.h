@@ -16,8 +16,8 @@ struct Inputs {
 
 bool has_kernels(int64_t device);  // this build holds code that CUDA device `device` can run
 bool kernels_serve(DType dtype, const Tensor& operand);
-Tensor run(const Problem& problem, const Tensor& operand, const Inputs& inputs);
-std::string explain_on(const Problem& problem, const Tensor& operand);
+Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs);
+std::string explain_on(Problem problem, const Tensor& operand);
 std::string build_info();
 
 }  // namespace deconv

@@ -66,6 +66,7 @@ PYBIND11_MODULE(_host_core, m) {
   py::class_<Problem>(m, "Problem")
       .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
+      .def_readwrite("allow_tf32", &Problem::allow_tf32)
       .def("result_sizes", &Problem::result_sizes)
       .def("result_strides", &Problem::result_strides)
       .def("flops", &Problem::flops)
@@ -131,6 +132,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks", &DepthwisePlan::blocks);
   py::class_<Device>(m, "Device")
       .def(py::init<>())
+      .def_readwrite("has_wgmma", &Device::has_wgmma)
       .def_readwrite("multiprocessors", &Device::multiprocessors)
       .def_readwrite("shared_bytes_per_block", &Device::shared_bytes_per_block);
   py::class_<Plan>(m, "Plan")
@@ -152,10 +154,20 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);
+  m.attr("TF32_MIN_FLOPS") = kTf32MinFlops;
+  m.attr("TF32_MIN_CHANNELS") = kTensorCoreMinChannels;
+  m.def("wants_tf32_answer", &wants_tf32_answer, py::arg("problem"), py::arg("device") = Device{});
+  // `families` is what DECONV_FAMILY would hold.
   m.def(
-      "make_plan", [](const Problem& problem, const Device& device) { return make_plan(problem, device); },
-      py::arg("problem"), py::arg("device") = Device{});
+      "make_plan",
+      [](const Problem& problem, const Device& device, const std::string& families) {
+        return make_plan(problem, device, parse_planner_options(families.c_str()));
+      },
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
   m.def(
-      "explain", [](const Problem& problem, const Device& device) { return explain(problem, device); },
-      py::arg("problem"), py::arg("device") = Device{});
+      "explain",
+      [](const Problem& problem, const Device& device, const std::string& families) {
+        return explain(problem, device, parse_planner_options(families.c_str()));
+      },
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
 }

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -35,16 +36,25 @@ bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int
          tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
 }
 
-Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  const std::optional<Plan> depthwise = plan_depthwise(problem, device, considered);
-  const std::optional<Plan> hopper = plan_hopper_conv(problem, device, considered);
-  const Plan gather = problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
-                                                                  : plan_gather_conv(problem, device, considered);
-  Plan best = gather;
-  for (const std::optional<Plan>& other : {depthwise, hopper}) {
-    if (other && other->estimate_ms < best.estimate_ms) best = *other;
+bool wants_tf32_answer(const Problem& problem, const Device& device) {
+  return problem.dtype == DType::kFloat32 && problem.direction != Direction::kGradWeight && device.has_wgmma &&
+         std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
+         problem.flops() >= kTf32MinFlops;
+}
+
+Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options,
+               std::vector<Candidate>* considered) {
+  std::optional<Plan> best;
+  const auto consider = [&](std::optional<Plan> plan) {  // of equals the later one, the more general family
+    if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
+  };
+  if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
+  if (options.allows("hopper")) consider(plan_hopper_conv(problem, device, considered));
+  if (options.allows("gather") || !best) {
+    consider(problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
+                                                         : plan_gather_conv(problem, device, considered));
   }
-  return best;
+  return *best;
 }
 
 namespace {
@@ -99,9 +109,9 @@ const char* family(const HopperConvPlan&) { return "hopper"; }
 
 }  // namespace
 
-std::string explain(const Problem& problem, const Device& device) {
+std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options) {
   std::vector<Candidate> considered;
-  const Plan plan = make_plan(problem, device, &considered);
+  const Plan plan = make_plan(problem, device, options, &considered);
   std::ostringstream text;
   text << problem.describe() << '\n'
        << "  result: " << name(problem.result_layout) << "; " << problem.flops() * 1e-9 << " GFLOP dense, "
@@ -110,8 +120,12 @@ std::string explain(const Problem& problem, const Device& device) {
   std::visit(
       [&](const auto& tile) {
         text << "  plan: " << family(tile) << " family, " << describe(tile, problem.dtype) << ", about "
-             << milliseconds(plan.estimate_ms) << '\n'
-             << "  launch: " << describe_launch(tile) << '\n';
+             << milliseconds(plan.estimate_ms) << '\n';
+        if (options.forced()) {
+          text << "  forced: " << kFamilyVariable << " allows " << join(options.families)
+               << (options.allows(family(tile)) ? "" : "; refused, so the gather family serves") << '\n';
+        }
+        text << "  launch: " << describe_launch(tile) << '\n';
       },
       plan.tile);
   text << "  workspace: " << plan.workspace_bytes << " bytes\n  considered:\n";

@@ -8,6 +8,7 @@
 #include "depthwise_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
+#include "planner_options.h"
 #include "problem.h"
 #include "taps.h"
 
@@ -37,6 +38,11 @@ struct Candidate {
 };
 
 inline constexpr int64_t kWorkspaceLimit = 64 << 20;
+// Smaller float32 problems do not ask for TF32: the float32 units of an H200 do this much in some 2 µs, so there is
+// nothing to gain, and the question is a call into Python that may wait for its lock.
+inline constexpr double kTf32MinFlops = 1e8;
+// Nor do those with fewer channels a group, on either side: they leave most of a tensor core's tile empty.
+inline constexpr int64_t kTensorCoreMinChannels = 16;
 
 AxisGeometry geometry(const Problem& problem, int axis);
 
@@ -51,10 +57,15 @@ Correlation correlation(const Problem& problem);
 // Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does.
 bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack);
 
-// Never fails: the gather family serves every valid problem. `considered` collects the candidates when given.
-Plan make_plan(const Problem& problem, const Device& device, std::vector<Candidate>* considered = nullptr);
+// Whether the caller should find out if TF32 is allowed: a family on tensor cores could serve, and it is worth asking.
+bool wants_tf32_answer(const Problem& problem, const Device& device);
+
+// Never fails: the gather family serves every valid problem, also one that all families in `options` refuse.
+// `considered` collects the candidates when given.
+Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options = {},
+               std::vector<Candidate>* considered = nullptr);
 
 // Every piece of the answer to "which plan would this call use, and why".
-std::string explain(const Problem& problem, const Device& device);
+std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options = {});
 
 }  // namespace deconv

@@ -9,7 +9,6 @@
 namespace deconv {
 namespace {
 
-constexpr int kMinChannels = 16;
 constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
@@ -75,7 +74,7 @@ const char* refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
+  if (problem.in_channels_per_group() < kTensorCoreMinChannels || problem.out_channels_per_group() < kTensorCoreMinChannels) {
     return "takes at least 16 channels a group on either side";
   }
   for (const Axis& axis : problem.axis) {

@@ -217,10 +217,11 @@ int64_t Problem::bytes() const { return (x.numel() + w.numel() + y.numel()) * el
 
 std::string Problem::describe() const {
   std::ostringstream text;
-  text << name(direction) << ' ' << name(dtype) << " input (" << batch << ", " << in_channels << ", " << axis[0].input
-       << ", " << axis[1].input << ") -> output (" << batch << ", " << out_channels << ", " << axis[0].output << ", "
-       << axis[1].output << "), kernel " << axis[0].kernel << 'x' << axis[1].kernel << ", stride " << axis[0].stride
-       << 'x' << axis[1].stride << ", padding " << axis[0].padding << 'x' << axis[1].padding << ", output_padding "
+  text << name(direction) << ' ' << name(dtype) << (allow_tf32 ? " (TF32 allowed)" : "");
+  text << " input (" << batch << ", " << in_channels << ", " << axis[0].input << ", " << axis[1].input
+       << ") -> output (" << batch << ", " << out_channels << ", " << axis[0].output << ", " << axis[1].output
+       << "), kernel " << axis[0].kernel << 'x' << axis[1].kernel << ", stride " << axis[0].stride << 'x'
+       << axis[1].stride << ", padding " << axis[0].padding << 'x' << axis[1].padding << ", output_padding "
        << axis[0].output_padding << 'x' << axis[1].output_padding << ", dilation " << axis[0].dilation << 'x'
        << axis[1].dilation << ", groups " << groups << (has_bias ? ", bias" : "");
   return text.str();

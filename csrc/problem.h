@@ -49,6 +49,7 @@ struct Axis {
 struct Problem {
   Direction direction = Direction::kForward;
   DType dtype = DType::kFloat32;
+  bool allow_tf32 = false;  // float32 operands may be rounded to TF32
   std::array<Axis, 2> axis;  // height, width
   int64_t batch = 0;
   int64_t in_channels = 0;
@@ -56,7 +57,6 @@ struct Problem {
   int64_t groups = 1;
   bool unbatched = false;  // a 3-D call; the tensors below carry a batch of 1
   bool has_bias = false;
-  bool allow_tf32 = false;  // float32 may be multiplied as TF32
   Tensor4 x;  // forward input or its gradient
   Tensor4 w;  // weight (in_channels, out_channels / groups, kernel height, kernel width) or its gradient
   Tensor4 y;  // forward output or its gradient

@@ -1,6 +1,7 @@
 """The compiled library, its operators, and which calls its kernels serve."""
 
 import functools
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,21 @@ def kernels_serve(operand: Tensor) -> bool:
     if operand.device.type != "cuda" or operand.dtype not in KERNEL_DTYPES:
         return False
     return has_kernels(operand.device.index or 0)
+
+
+# 0 forbids TF32 to NVIDIA's libraries, cuDNN among them, whatever torch's settings. They too read it once.
+_TF32_OVERRIDDEN = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+
+
+def tf32_allowed() -> bool:
+    """Whether float32 convolutions may use TF32 now, by what F.conv_transpose2d on CUDA obeys.
+
+    Not by ``torch.backends.cudnn.allow_tf32``, which raises where the older and the newer switches were mixed.
+    """
+    return not _TF32_OVERRIDDEN and torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
+
+
+implementations.impl("_tf32_allowed", tf32_allowed, "BackendSelect")  # asked by csrc/precision.cpp
 
 
 def warn_if_nothing_to_serve() -> None:

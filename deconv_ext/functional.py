@@ -5,7 +5,7 @@ import platform
 import torch
 from torch import Tensor
 
-from deconv_ext._ops import Pair, has_kernels, output_size, pair
+from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
 
 _conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
 
@@ -39,7 +39,8 @@ def conv_transpose2d(
             launched.
 
     Differentiable any number of times, in both modes. float16 and bfloat16 accumulate in float32 and round once;
-    two runs give the same bits. float32 is computed in float32 whether or not torch allows TF32.
+    two runs give the same bits. float32 is computed in float32, unless torch's switch for convolutions allows TF32
+    (``torch.backends.cudnn.allow_tf32``) and a family of kernels on tensor cores serves the call.
     """
     return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
@@ -106,8 +107,6 @@ def show_config() -> str:
         served = "kernels" if has_kernels(index) else "ATen (no kernels for it in this build)"
         lines.append(f"cuda:{index} {properties.name} (sm_{properties.major}{properties.minor}): {served}")
     lines.append("cpu, complex and other element types: ATen")
-    lines.append(
-        "float32: computed in float32 (FFMA); torch's switch "
-        f"{'allows' if torch.backends.cudnn.allow_tf32 else 'forbids'} TF32"
-    )
+    allows = "allows" if tf32_allowed() else "forbids"
+    lines.append(f"float32: torch's switch for convolutions {allows} TF32; explain says what a call makes of it")
     return "\n".join(lines)

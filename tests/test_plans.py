@@ -388,6 +388,76 @@ def test_plan_of_a_stride_far_beyond_the_image(direction: str) -> None:
     assert core.make_plan(_problem(one, direction)).tile.blocks < 2**31
 
 
+# --- TF32 -----------------------------------------------------------------------------------------------------------
+
+# 1.21e8 FLOP with 16 channels a group on either side.
+ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w": 115, "k": (3, 3)}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_who_asks_for_tf32(direction: str) -> None:
+    """float32 on compute capability 9.0 with enough channels a group and enough work; short of any, nobody."""
+    assert core.wants_tf32_answer(_problem(ASKS, direction))
+    for dtype in ("float16", "bfloat16", "float64"):
+        assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
+    for capability in (80, 89, 100, 120):
+        device = core.Device()
+        device.capability = capability
+        assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
+    for channels in ("ci", "co"):
+        few = {**ASKS, channels: 2 * (core.TF32_MIN_CHANNELS - 1)}
+        assert not core.wants_tf32_answer(_problem(few, direction))
+    for size, asks in ((104, False), (105, True)):
+        problem = _problem({**ASKS, "h": size, "w": size}, direction)
+        assert core.wants_tf32_answer(problem) == asks == (problem.flops() >= core.TF32_MIN_FLOPS)
+
+
+def test_describe_says_that_tf32_is_allowed() -> None:
+    problem = _problem(ASKS, "forward")
+    strict = problem.describe()
+    problem.allow_tf32 = True
+    assert problem.describe() == strict.replace("forward float32 input", "forward float32 (TF32 allowed) input")
+    assert core.explain(problem).startswith(problem.describe())
+
+
+# --- forced families ------------------------------------------------------------------------------------------------
+
+DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
+FAMILIES = {"gather": (core.GatherConvPlan, core.GatherWeightPlan), "depthwise": (core.DepthwisePlan,)}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("families", ["", *FAMILIES, "depthwise,gather", "gather,depthwise"])
+def test_forced_family(families: str, direction: str) -> None:
+    """The cheapest of the allowed families that takes the problem, else gather; explain says which of the two."""
+    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "gather")):
+        problem = _problem(one, direction)
+        family = best if not families or best in families else "gather"
+        plan = core.make_plan(problem, families=families)
+        assert isinstance(plan.tile, FAMILIES[family])
+        text = core.explain(problem, families=families)
+        assert f"plan: {family} family" in text
+        assert ("forced: DECONV_FAMILY allows " + families.replace(",", ", ") in text) == bool(families)
+        assert ("refused, so the gather family serves" in text) == (families == "depthwise" and best == "gather")
+
+
+def test_forced_family_is_the_only_one_considered() -> None:
+    considered = {
+        families: core.explain(_problem(DEPTHWISE, "forward"), families=families).split("considered:\n")[1]
+        for families in FAMILIES
+    }
+    assert considered["depthwise"].startswith("    depthwise family")
+    assert considered["depthwise"].count("\n") == 1
+    assert "depthwise" not in considered["gather"]
+
+
+@pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
+def test_unknown_family(families: str) -> None:
+    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise\), .* but got '{families}'"
+    with pytest.raises(core.InvalidArgument, match=match):
+        core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
+
+
 # --- explain --------------------------------------------------------------------------------------------------------
 
 

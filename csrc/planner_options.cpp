@@ -1,0 +1,41 @@
+#include "planner_options.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "problem.h"
+
+namespace deconv {
+namespace {
+
+const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper"};
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+bool PlannerOptions::allows(const std::string& family) const { return !forced() || contains(families, family); }
+
+PlannerOptions parse_planner_options(const char* value) {
+  PlannerOptions options;
+  std::istringstream names(value ? value : "");
+  for (std::string name; std::getline(names, name, ',');) {
+    if (!contains(kFamilies, name)) {
+      throw InvalidArgument(std::string("conv_transpose2d: the environment variable ") + kFamilyVariable +
+                            " must list kernel families (" + join(kFamilies) + "), separated by commas, but got '" +
+                            value + "'");
+    }
+    options.families.push_back(name);
+  }
+  return options;
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace deconv
