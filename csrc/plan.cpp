@@ -54,6 +54,7 @@ std::string describe_launch(const GatherWeightPlan& plan) {
   return text.str();
 }
 
+template <class DepthwisePlan>
 std::string describe_launch(const DepthwisePlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << kDepthwiseThreads << " threads, " << plan.shared_bytes
@@ -64,7 +65,8 @@ std::string describe_launch(const DepthwisePlan& plan) {
 
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
-const char* family(const DepthwisePlan&) { return "depthwise"; }
+const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
+const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 
 }  // namespace
 

@@ -22,7 +22,7 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlan> tile;
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan> tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
 };
