@@ -31,7 +31,10 @@ cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan&
                                  cudaStream_t stream);
 
 template <class T>
-cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlan& plan, const Operands& operands,
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlanesPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan& plan, const Operands& operands,
                              cudaStream_t stream);
 
 template <class T, int kParts>  // 2: float32 split into two TF32 parts

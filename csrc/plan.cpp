@@ -82,6 +82,7 @@ std::string describe_launch(const GatherWeightPlan& plan) {
   return text.str();
 }
 
+template <class DepthwisePlan>
 std::string describe_launch(const DepthwisePlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << kDepthwiseThreads << " threads, " << plan.shared_bytes
@@ -104,7 +105,8 @@ std::string describe_launch(const HopperConvPlan& plan) {
 
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
-const char* family(const DepthwisePlan&) { return "depthwise"; }
+const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
+const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 
 }  // namespace

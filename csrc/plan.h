@@ -25,7 +25,7 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlan, HopperConvPlan> tile;
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan> tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
 };

@@ -9,6 +9,7 @@ namespace deconv {
 
 // Nothing where the family does not serve the problem; `considered` then holds the reason.
 std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
-std::string describe(const DepthwisePlan& plan, DType dtype);
+std::string describe(const DepthwisePlanesPlan& plan, DType dtype);
+std::string describe(const DepthwiseChannelsPlan& plan, DType dtype);
 
 }  // namespace deconv

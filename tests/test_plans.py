@@ -22,6 +22,7 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 THREADS, THREAD_ROWS = 256, 8
 SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
+DEPTHWISE_PLANS = (core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan)
 WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
 many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -309,30 +310,117 @@ def _check_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
-def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
-    """One channel a group; threads, blocks and splits cover each result pixel, or each summed pixel, once."""
-    assert one["ci"] == one["co"] == one["g"]
-    assert plan.weight_gradient == (direction == "grad_weight")
+@many
+@given(st.integers(0, 2**31 - 1), st.one_of(st.integers(1, 100), st.integers(1, 2**31 - 1)))
+def test_division_by_multiplication_is_exact(n: int, divisor: int) -> None:
+    for nearby in (n, n - n % divisor, max(n - n % divisor - 1, 0), 2**31 - 1):
+        assert core.quotient(nearby, divisor) == nearby // divisor
+
+
+def _blocks_cover(count: int, size: int, extent: int) -> None:
+    """`count` parts of `size` reach `extent`, and none is empty."""
+    assert (count - 1) * size < extent <= count * size
+
+
+def _check_depthwise_weight_passes(plan: Any, one: Case, columns_at_once: int) -> None:
+    """Each tap of the weight belongs to one pass: planes in order, chunks of each plane's taps."""
+    for axis, (passes, chunks, chunk) in enumerate(
+        ((plan.passes_h, plan.chunks_h, plan.chunk_h), (plan.passes_w * columns_at_once, plan.chunks_w, plan.chunk_w))
+    ):
+        geometry = core.AxisGeometry(
+            one["h" if axis == 0 else "w"], 1, one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis], False
+        )
+        taps = []
+        for index in range(passes):
+            plane, first = index // chunks, index % chunks * chunk
+            if plane < one["s"][axis]:
+                of_plane = core.axis_taps(geometry, 0, plane)
+                some = range(first, min(first + chunk, of_plane.count))
+                taps += [of_plane.first_tap + i * of_plane.tap_step for i in some]
+                assert len(some) < 2 or of_plane.shift_step == 1
+        assert _exactly_once(taps, range(one["k"][axis]))
+
+
+def _check_depthwise_planes(plan: Any, one: Case, direction: str, accumulator: int) -> None:
     height, width = _result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
-    inner, outer = (one["ci"], height * width) if plan.channels_innermost else (width, height)
-    rows = core.DEPTHWISE_THREADS // plan.columns
-    assert rows * plan.columns == core.DEPTHWISE_THREADS
-    columns = [b * plan.columns + c for b in range(plan.blocks_inner) for c in range(plan.columns)]
-    assert _exactly_once([c for c in columns if c < inner], range(inner))
-    channel_blocks = plan.blocks_inner if plan.channels_innermost else one["ci"]
-    if direction != "grad_weight":
-        steps = range(plan.blocks_outer * core.DEPTHWISE_PIXELS)
-        places = [step * rows + row for step in steps for row in range(rows)]
-        assert _exactly_once([o for o in places if o < outer], range(outer))
-        other = 1 if plan.channels_innermost else one["ci"]
-        assert plan.blocks == plan.blocks_inner * plan.blocks_outer * one["n"] * other
+    step = one["s"] if direction == "forward" else (1, 1)
+    images = one["n"] if direction == "grad_weight" else _result_size(one, direction)[1]
+    assert plan.row_phases == min(step[0], height)
+    assert plan.phases == (step[1] if step[1] <= 2 else core.DEPTHWISE_COLUMNS)
+    thread_rows = core.depthwise_rows(plan.phases)
+    assert plan.rows % thread_rows == 0
+    assert plan.columns % core.DEPTHWISE_COLUMNS == 0
+    assert plan.images <= core.DEPTHWISE_IMAGES
+    _blocks_cover(plan.tiles_w, plan.columns, width)
+    _blocks_cover(plan.tiles_h, plan.rows, -(-height // step[0]))
+    _blocks_cover(plan.tiles_n, plan.images, images)
+    items = plan.images * plan.row_phases * (plan.rows // thread_rows) * (plan.columns // core.DEPTHWISE_COLUMNS)
+    pixels = plan.images * plan.source_rows * plan.row_pitch
+    assert plan.row_pitch > plan.sections * plan.pitch  # a place for pixels that nobody needs
+    assert plan.row_pitch % 4 == 0
+    assert plan.pitch % 4 == 0 or plan.phases == core.DEPTHWISE_COLUMNS
+    assert plan.tile_at % 16 == 0
+    assert plan.tile_at + pixels * accumulator <= plan.shared_bytes <= 44 << 10
+    tiles = plan.tiles_w * plan.tiles_h * plan.tiles_n
+    if direction == "grad_weight":
+        pixel_warps = core.DEPTHWISE_THREADS // 32 // plan.group_warps
+        assert items <= 32 * pixel_warps
+        assert pixel_warps * plan.group_warps * 32 == core.DEPTHWISE_THREADS
+        assert plan.tiles == tiles
+        _blocks_cover(plan.splits, plan.tiles_per_split, tiles)
+        _check_depthwise_weight_passes(plan, one, plan.group_warps)
+        pairs = one["ci"] * one["co"] // one["g"]
+        assert plan.blocks == pairs * plan.passes_h * plan.passes_w * plan.splits
         return
-    taps, accumulator = one["k"][0] * one["k"][1], 8 if dtype == "float64" else 4
-    assert (plan.tap_passes - 1) * core.DEPTHWISE_TAPS < taps <= plan.tap_passes * core.DEPTHWISE_TAPS
-    assert plan.outer == one["n"] * outer
-    assert (plan.splits - 1) * plan.outer_per_split < max(plan.outer, 1) <= plan.splits * plan.outer_per_split
-    assert plan.blocks == plan.tap_passes * channel_blocks * plan.splits
-    assert workspace == (plan.splits * one["ci"] * taps * accumulator if plan.splits > 1 else 0)
+    assert plan.blocks == tiles * one["n"]
+    # What a strip reads lies within its section.
+    stride, dilation, padding, kernel = (one[key][1] for key in "sdpk")
+    if plan.phases == core.DEPTHWISE_COLUMNS:
+        for first in range(0, width, plan.columns):
+            lowest = first // stride + (padding - (kernel - 1) * dilation) // stride
+            assert (first + plan.columns - 1 + padding) // stride - lowest < plan.pitch
+    else:
+        for phase, plane in ((f, r) for f in range(step[1]) for r in range(one["s"][1] // step[1])):
+            taps = core.axis_taps(_axis(one, 1, direction), phase, plane)
+            reach = (taps.count - 1) * taps.shift_step if taps.count else 0
+            assert plan.columns // plan.phases + reach <= plan.pitch
+
+
+def _check_depthwise_channels(plan: Any, one: Case, direction: str) -> None:
+    height, width = _result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
+    step = one["s"] if direction == "forward" else (1, 1)
+    pairs = one["ci"] * one["co"] // one["g"]
+    channels = pairs if direction == "grad_weight" else _result_size(one, direction)[1]
+    assert channels % plan.vector == 0
+    inner = channels * min(step[1], width) // plan.vector
+    _blocks_cover(plan.blocks_inner, plan.lanes, inner)
+    phase_width = (width - 1) // step[1] + 1
+    strips = -(-phase_width // core.depthwise_strip(plan.vector))
+    slots = core.DEPTHWISE_THREADS // plan.lanes
+    if direction == "grad_weight":
+        assert plan.slots_w == slots > 0
+        _blocks_cover(plan.splits, plan.lines_per_split, one["n"] * height)
+        _check_depthwise_weight_passes(plan, one, 1)
+        assert plan.blocks == plan.blocks_inner * plan.passes_h * plan.passes_w * plan.splits
+        return
+    assert 0 < plan.slots_w * plan.slots_h <= slots
+    _blocks_cover(plan.blocks_w, plan.slots_w, strips)
+    _blocks_cover(plan.blocks_h, plan.slots_h * plan.rows, -(-height // step[0]))
+    assert plan.row_phases == min(step[0], height)
+    assert plan.blocks == plan.blocks_inner * plan.blocks_w * plan.blocks_h * plan.row_phases * one["n"]
+
+
+def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
+    """One source or result channel a group; threads, blocks and splits cover each pixel and each tap once."""
+    assert one["g"] in (one["ci"], one["co"])
+    assert plan.weight_gradient == (direction == "grad_weight")
+    accumulator = 8 if dtype == "float64" else 4
+    if isinstance(plan, core.DepthwisePlanesPlan):
+        _check_depthwise_planes(plan, one, direction, accumulator)
+    else:
+        _check_depthwise_channels(plan, one, direction)
+    weights = torch.Size(_result_size(one, "grad_weight")).numel()
+    assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int) -> None:
@@ -342,7 +430,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if isinstance(plan.tile, core.DepthwisePlan):
+    if isinstance(plan.tile, DEPTHWISE_PLANS):
         _check_depthwise_plan(plan.tile, one, direction, dtype, plan.workspace_bytes)
     elif direction == "grad_weight":
         _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
@@ -370,7 +458,7 @@ def test_cases_reach_every_tile() -> None:
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
         plans = [core.make_plan(_problem(one, direction)).tile for one in CASES]
-        tiles[direction] = [plan for plan in plans if not isinstance(plan, core.DepthwisePlan)]
+        tiles[direction] = [plan for plan in plans if not isinstance(plan, DEPTHWISE_PLANS)]
         assert len(tiles[direction]) < len(plans)
     for direction in ("forward", "grad_input"):
         reached = {(plan.lane_columns, plan.warps_m) for plan in tiles[direction]}

@@ -1,61 +1,128 @@
-// Launcher of the depthwise family, all directions; one .cu file an element type instantiates it.
+// Launchers of the depthwise family, all directions; one .cu file an element type instantiates them.
 #pragma once
 
-#include "../kernels/depthwise.cuh"
+#include <algorithm>
+
+#include "../kernels/depthwise_channels.cuh"
+#include "../kernels/depthwise_planes.cuh"
 #include "../launch.h"
-#include "gather_weight.cuh"
 #include "kernel_launch.cuh"
 
 namespace deconv {
 
-template <class T>
-DepthwiseParams<T> depthwise_params(const Problem& problem, const DepthwisePlan& plan, const Operands& operands) {
+inline DepthwiseStrides strides(const Tensor4& tensor) {
+  return {tensor.stride[0], tensor.stride[1], tensor.stride[2], tensor.stride[3]};
+}
+
+template <class T, class PlanOf>
+DepthwiseParams<T, PlanOf> depthwise_params(const Problem& problem, const PlanOf& plan, const Operands& operands) {
   const bool forward = problem.direction == Direction::kForward;
-  const Tensor4& source = problem.direction == Direction::kGradInput ? problem.y : problem.x;
-  const Tensor4& weight = plan.weight_gradient ? problem.y : problem.w;
-  const Tensor4& result = problem.result();
-  DepthwiseParams<T> p;
-  p.source = static_cast<const T*>(problem.direction == Direction::kGradInput ? operands.y : operands.x);
-  p.weight = static_cast<const T*>(plan.weight_gradient ? operands.y : operands.w);
+  DepthwiseParams<T, PlanOf> p;
+  p.source = static_cast<const T*>(forward ? operands.x : operands.y);
+  p.other = static_cast<const T*>(plan.weight_gradient ? operands.x : operands.w);
   p.bias = static_cast<const T*>(operands.bias);
   p.result = static_cast<T*>(operands.result);
   p.partial = plan.splits > 1 ? static_cast<AccumulatorOf<T>*>(operands.workspace) : nullptr;
-  p.source_n = source.stride[0];
-  p.source_c = source.stride[1];
-  p.source_h = source.stride[2];
-  p.source_w = source.stride[3];
-  p.weight_n = weight.stride[0];
-  p.weight_c = plan.weight_gradient ? weight.stride[1] : weight.stride[0];
-  p.weight_h = weight.stride[2];
-  p.weight_w = weight.stride[3];
-  p.result_n = result.stride[0];
-  p.result_c = plan.weight_gradient ? result.stride[0] : result.stride[1];
-  p.result_h = result.stride[2];
-  p.result_w = result.stride[3];
+  p.source_stride = strides(forward ? problem.x : problem.y);
+  p.other_stride = strides(plan.weight_gradient ? problem.x : problem.w);
+  p.result_stride = strides(problem.result());
   p.batch = static_cast<int>(problem.batch);
-  p.channels = static_cast<int>(problem.in_channels);
+  p.in_group = static_cast<int>(problem.in_channels_per_group());
+  p.out_group = static_cast<int>(problem.out_channels_per_group());
+  p.channels = static_cast<int>(plan.weight_gradient ? problem.in_channels * p.out_group : problem.result().size[1]);
+  p.is_forward = forward;
+  p.vector_source = p.vector_pixels = false;
+  p.by_in_group = divide_by(p.in_group);
+  p.by_out_group = divide_by(p.out_group);
+  p.by_channels = divide_by(p.channels);
+  p.by_taps = divide_by(problem.axis[0].kernel * problem.axis[1].kernel);
+  p.by_kernel_w = divide_by(problem.axis[1].kernel);
+  p.by_stride_w = divide_by(problem.axis[1].stride);
+  p.by_source_step_w = divide_by(forward ? 1 : problem.axis[1].stride);
+  p.by_row_step = divide_by(forward ? 1 : problem.axis[0].stride);
   for (int a = 0; a < 2; ++a) {
     p.axis[a] = geometry(problem, a);  // of grad_input for both gradients
-    p.axis[a].is_forward = forward;
+    const int count = p.axis[a].is_forward ? p.axis[a].phases() : p.axis[a].stride;
+    p.lowest_shift[a] = floor_div(p.axis[a].padding - (p.axis[a].kernel - 1) * p.axis[a].dilation, p.axis[a].stride);
+    for (int i = 0; i < kDepthwiseStrides; ++i) {
+      p.taps[a][i] = i < count ? axis_taps(p.axis[a], forward ? i : 0, forward ? 0 : i) : AxisTaps{};
+    }
   }
   p.plan = plan;
   return p;
 }
 
+// Whether `count` neighbours along dimension `inner` can be accessed at once, wherever they start.
 template <class T>
-cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlan& plan, const Operands& operands,
-                             cudaStream_t stream) {
-  const DepthwiseParams<T> params = depthwise_params<T>(problem, plan, operands);
-  if (!plan.weight_gradient) {
-    auto* kernel = plan.channels_innermost ? depthwise_conv_kernel<T, true> : depthwise_conv_kernel<T, false>;
-    return launch_kernel(kernel, plan.blocks, kDepthwiseThreads, plan.shared_bytes, stream, params);
+bool takes_packs(const T* data, const DepthwiseStrides& stride, int inner, int count) {
+  const int64_t all[4] = {stride.n, stride.c, stride.h, stride.w};
+  for (int d = 0; d < 4; ++d) {
+    if (d == inner ? all[d] != 1 : all[d] % count != 0) return false;
   }
-  const cudaError_t error = launch_kernel(depthwise_weight_kernel<T>, plan.blocks, kDepthwiseThreads, 0, stream,
-                                          params);
-  if (error != cudaSuccess || plan.splits == 1) return error;
-  GatherWeightPlan reduced;
-  reduced.splits = plan.splits;
-  return launch_reduce_splits<T>(problem, gather_weight_params<T>(problem, reduced, operands), stream);
+  return is_aligned(data, count * sizeof(T));
+}
+
+template <class Params>
+cudaError_t add_splits(const Params& params, cudaStream_t stream) {
+  if (params.plan.splits == 1) return cudaSuccess;
+  const int64_t elements = static_cast<int64_t>(params.channels) * params.by_taps.divisor;
+  return launch_kernel(depthwise_add_splits<Params>, (elements + 31) / 32, kDepthwiseThreads, 0, stream, params);
+}
+
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlanesPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  auto params = depthwise_params<T>(problem, plan, operands);
+  const int pack = kDepthwisePack<T>;
+  params.vector_source = params.axis[1].source_size % pack == 0 &&
+                         takes_packs(params.source, params.source_stride, 3, pack);
+  if (plan.weight_gradient) {
+    params.vector_pixels = takes_packs(params.other, params.other_stride, 3, pack);
+    const cudaError_t error = launch_kernel(depthwise_planes_weight_kernel<T>, plan.blocks, kDepthwiseThreads,
+                                            plan.shared_bytes, stream, params);
+    return error == cudaSuccess ? add_splits(params, stream) : error;
+  }
+  params.vector_pixels = takes_packs(params.result, params.result_stride, 3, pack);
+  const bool passes = (params.is_forward ? params.in_group : params.out_group * params.axis[0].planes()) > 1;
+  const auto launch_with = [&](auto* whole, auto* in_passes) {
+    return launch_kernel(passes ? in_passes : whole, plan.blocks, kDepthwiseThreads, plan.shared_bytes, stream, params);
+  };
+  if (plan.phases == 1) return launch_with(depthwise_planes_kernel<T, 1, false>, depthwise_planes_kernel<T, 1, true>);
+  if (plan.phases == 2) return launch_with(depthwise_planes_kernel<T, 2, false>, depthwise_planes_kernel<T, 2, true>);
+  constexpr int kEach = kDepthwiseColumns;
+  return launch_with(depthwise_planes_kernel<T, kEach, false>, depthwise_planes_kernel<T, kEach, true>);
+}
+
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  auto params = depthwise_params<T>(problem, plan, operands);
+  constexpr int kVector = kPackSize<T>, kWeightVector = std::min(4, kPackSize<T>);
+  bool vectors = plan.vector > 1 && takes_packs(params.source, params.source_stride, 1, plan.vector);
+  vectors = vectors && (plan.weight_gradient ? takes_packs(params.other, params.other_stride, 1, plan.vector)
+                                             : takes_packs(params.result, params.result_stride, 1, plan.vector));
+  int64_t blocks = plan.blocks;
+  int shared_bytes = plan.shared_bytes;
+  if (!vectors && plan.vector > 1) {  // the same blocks, each with fewer channels
+    const int64_t inner = static_cast<int64_t>(params.channels) * (plan.weight_gradient ? 1 : params.axis[1].phases());
+    params.plan.blocks_inner = static_cast<int>((inner + plan.lanes - 1) / plan.lanes);
+    params.plan.by_blocks_inner = divide_by(params.plan.blocks_inner);
+    blocks = blocks / plan.blocks_inner * params.plan.blocks_inner;
+    shared_bytes /= plan.vector;
+  }
+  constexpr int kWide = depthwise_strip(1), kNarrow = depthwise_strip(kVector);
+  const auto launch_with = [&](auto* of_vectors, auto* of_channels, auto* unaligned) {
+    auto* kernel = vectors ? of_vectors : plan.vector == 1 ? of_channels : unaligned;
+    return launch_kernel(kernel, blocks, kDepthwiseThreads, shared_bytes, stream, params);
+  };
+  if (!plan.weight_gradient) {
+    return launch_with(depthwise_channels_kernel<T, kVector, kNarrow>, depthwise_channels_kernel<T, 1, kWide>,
+                       depthwise_channels_kernel<T, 1, kNarrow>);
+  }
+  const cudaError_t error = launch_with(depthwise_channels_weight_kernel<T, kWeightVector, kNarrow>,
+                                        depthwise_channels_weight_kernel<T, 1, kWide>,
+                                        depthwise_channels_weight_kernel<T, 1, kNarrow>);
+  return error == cudaSuccess ? add_splits(params, stream) : error;
 }
 
 }  // namespace deconv

@@ -1,6 +1,8 @@
 #include "depthwise.cuh"
 
 namespace deconv {
-template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwisePlan&, const Operands&,
+template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwisePlanesPlan&, const Operands&,
+                                                     cudaStream_t);
+template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwiseChannelsPlan&, const Operands&,
                                                      cudaStream_t);
 }  // namespace deconv
