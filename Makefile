@@ -6,6 +6,8 @@ VENV ?= .venv
 TORCH ?= torch==2.14.1
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+PROOF_ARGS ?=
+WHEEL ?=
 
 BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
@@ -17,19 +19,24 @@ HOST_CORE := build/host_core/.stamp
 # torch's build helper runs the ninja that it finds on the path.
 export PATH := $(BIN):$(PATH)
 
+# Without a CUDA toolkit the extension is built without kernels, so that demo and test run everywhere.
+ifeq ($(FORCE_CUDA)$(USE_CUDA)$(shell command -v nvcc)$(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc),)
+export USE_CUDA := 0
+endif
+
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 # What decides about the extension besides the sources; the build starts again when it changes.
 BUILD_SETTINGS := $(TORCH) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 
-.PHONY: help build demo test lint format clean distclean FORCE
+.PHONY: help build demo test lint format docs wheel wheel-audit wheel-proof clean distclean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # pip must not run twice at once in one environment
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 	@echo
-	@echo 'Variables: PYTHON, VENV, TORCH (for example TORCH=torch==2.13.0), PYTEST_ARGS, DEMO_ARGS;'
-	@echo 'TORCH_CUDA_ARCH_LIST, MAX_JOBS, FORCE_CUDA=1 or USE_CUDA=0 as setup.py explains them.'
+	@echo 'Variables: PYTHON, VENV, TORCH (for example TORCH=torch==2.13.0), PYTEST_ARGS, DEMO_ARGS,'
+	@echo 'PROOF_ARGS, WHEEL; TORCH_CUDA_ARCH_LIST, MAX_JOBS, FORCE_CUDA=1 or USE_CUDA=0 as setup.py explains them.'
 
 build: $(EXTENSION)  ## the environment and the extension
 
@@ -49,6 +56,19 @@ format: $(STAMPS)/lint  ## put Python and C++ into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CSRC)
+
+docs: $(EXTENSION) $(STAMPS)/docs  ## the documentation site, in build/docs; a warning is an error
+	$(PY) -W ignore -m sphinx --fail-on-warning --fresh-env --quiet docs build/docs
+	@echo build/docs/index.html
+
+wheel: $(STAMPS)/torch $(STAMPS)/wheel  ## the wheel and the source archive, in dist
+	$(PY) tools/wheel.py build
+
+wheel-audit: $(STAMPS)/wheel $(if $(WHEEL),,wheel)  ## the wheel (or WHEEL=FILE) through the release's gates
+	$(PY) tools/wheel.py audit $(or $(WHEEL),dist/*.whl)
+
+wheel-proof: wheel-audit  ## and the CPU tests against that same file in fresh environments
+	$(PY) tools/wheel.py prove $(or $(WHEEL),dist/*.whl) $(PROOF_ARGS)
 
 clean:  ## remove what was built
 	rm -rf build dist *.egg-info $(EXTENSION)
@@ -75,10 +95,14 @@ $(STAMPS)/torch: $(STAMPS)/torch.name
 	touch $@
 
 # The packages of one of pyproject.toml's extras.
-$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: $(STAMPS)/torch pyproject.toml
+$(addprefix $(STAMPS)/,demo test lint docs): $(STAMPS)/%: $(STAMPS)/torch pyproject.toml
 	$(PY) -c "from setuptools.config.pyprojecttoml import read_configuration as read; \
 	print(*read('pyproject.toml')['project']['optional-dependencies']['$*'], sep='\n')" > $@.txt
 	$(PIP) install -r $@.txt
+	touch $@
+
+$(STAMPS)/wheel: tools/requirements.txt $(STAMPS)/venv
+	$(PIP) install -r $<
 	touch $@
 
 # --- the extension and the host core --------------------------------------------------------------------------------

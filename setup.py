@@ -1,17 +1,21 @@
 """Builds the one shared object of deconv_ext: the operators, and the CUDA kernels where nvcc is at hand.
 
 Environment: TORCH_CUDA_ARCH_LIST (default: this machine's GPUs, or a list for most), MAX_JOBS, and FORCE_CUDA=1 or
-USE_CUDA=0 to decide about the kernels instead of looking (for nvcc, and a torch that was built for CUDA).
-The build needs no GPU and no network.
+USE_CUDA=0 to decide about the kernels; without them a torch that was built for CUDA gets kernels.
+The build needs no GPU and fetches nothing. What is missing ends it at once, in one sentence.
 """
 
 import os
 import shutil
 from pathlib import Path
 
-import torch
 from setuptools import Extension, setup
-from torch.utils import cpp_extension
+
+try:
+    import torch
+    from torch.utils import cpp_extension
+except ModuleNotFoundError:
+    raise SystemExit("deconv_ext: the build needs torch >= 2.10, but this Python has no torch") from None
 
 ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10
@@ -44,7 +48,20 @@ def find_toolkit() -> Path | None:
 def wants_kernels() -> bool:
     if is_off("USE_CUDA") or is_off("FORCE_CUDA"):
         return False
-    return is_on("FORCE_CUDA") or is_on("USE_CUDA") or (torch.version.cuda is not None and find_toolkit() is not None)
+    return is_on("FORCE_CUDA") or is_on("USE_CUDA") or torch.version.cuda is not None
+
+
+def missing() -> str | None:
+    """What the build lacks, as a sentence."""
+    if torch.__version__ < (2, 10):
+        return f"the build needs torch >= 2.10, but this Python has {torch.__version__}"
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        return f"the build needs a C++ compiler, but there is no {compiler}; install one or name it in CXX"
+    if wants_kernels() and find_toolkit() is None:
+        reason = f"torch {torch.__version__} is built for CUDA" if torch.version.cuda else "kernels are asked for"
+        return f"{reason}, but no CUDA toolkit (nvcc) was found; install one, or set USE_CUDA=0 to do without kernels"
+    return None
 
 
 HEADERS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.h", "*.cuh") for path in (ROOT / "csrc").rglob(pattern))
@@ -52,6 +69,11 @@ HEADERS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.h", "*.cuh") for
 
 class Build(cpp_extension.BuildExtension):
     """Torch's builder, which under a CPU-only torch does not tell ninja what headers the CUDA sources read."""
+
+    def run(self) -> None:
+        if problem := missing():
+            raise SystemExit(f"deconv_ext: {problem}")
+        super().run()
 
     def build_extension(self, ext: Extension) -> None:
         newest = max((ROOT / header).stat().st_mtime for header in HEADERS)
@@ -71,7 +93,8 @@ def architectures() -> str:
 
 
 def extension() -> Extension:
-    cuda = wants_kernels()
+    toolkit = find_toolkit()
+    cuda = wants_kernels() and toolkit is not None  # a missing toolkit ends the build, but not an sdist
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
     sources.remove("csrc/host_core_module.cpp")
     flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
@@ -80,9 +103,11 @@ def extension() -> Extension:
         "py_limited_api": True,
         "depends": HEADERS,
         # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
+        # libstdc++ goes first, for torch happens to export pieces of its own libstdc++ too.
         "extra_link_args": [
             "-Wl,--strip-all",
             "-Wl,--exclude-libs,ALL",
+            "-lstdc++",
             "-Wl,--no-as-needed",
             "-ltorch",
             "-Wl,--as-needed",
@@ -91,9 +116,6 @@ def extension() -> Extension:
     if not cuda:
         result = cpp_extension.CppExtension(sources=sources, extra_compile_args={"cxx": flags}, **options)
     else:
-        toolkit = find_toolkit()
-        if toolkit is None:
-            raise SystemExit("deconv_ext: FORCE_CUDA/USE_CUDA asks for kernels, but no CUDA toolkit (nvcc) was found")
         cpp_extension.CUDA_HOME = str(toolkit)
         # The CUDA runtime is linked in, so nvcc's version need not be that of torch.
         cpp_extension._check_cuda_version = lambda *_: None

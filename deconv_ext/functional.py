@@ -41,6 +41,11 @@ def conv_transpose2d(
     Differentiable any number of times, in both modes. float16 and bfloat16 accumulate in float32 and round once;
     two runs give the same bits. float32 is computed in float32, unless torch's switch for convolutions allows TF32
     (``torch.backends.cudnn.allow_tf32``) and a family of kernels on tensor cores serves the call.
+
+    Example:
+        >>> x, weight = torch.ones(1, 4, 5, 5), torch.ones(4, 3, 2, 2)
+        >>> deconv_ext.conv_transpose2d(x, weight, stride=2).shape
+        torch.Size([1, 3, 10, 10])
     """
     return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
@@ -70,6 +75,11 @@ def explain(
     Raises:
         RuntimeError: as :func:`conv_transpose2d`.
         ValueError: an unknown direction.
+
+    Example:
+        >>> x, weight = torch.empty(1, 4, 5, 5, device="meta"), torch.empty(4, 3, 2, 2, device="meta")
+        >>> print(deconv_ext.explain(x, weight, stride=2).splitlines()[1].strip())
+        result: contiguous; 2.4e-06 GFLOP dense, 1.792e-06 GB read and written once
     """
     args = (stride, padding, output_padding, groups, dilation)
     forward = torch.ops.deconv.explain(input, weight, bias, *args)

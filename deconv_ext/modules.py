@@ -52,6 +52,12 @@ def convert(model: nn.Module) -> nn.Module:
 
     Subclasses are left alone, for they may compute something else. `model` is changed in place and returned; when it
     is itself a ConvTranspose2d, its replacement is returned.
+
+    Example:
+        >>> deconv_ext.convert(torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 3, 2)))
+        Sequential(
+          (0): ConvTranspose2d(4, 3, kernel_size=(2, 2), stride=(1, 1))
+        )
     """
     if type(model) is nn.ConvTranspose2d:
         return _converted(model)

@@ -16,8 +16,10 @@ class override(TorchFunctionMode):
     (around a compiled call or inside the compiled function).
 
     Example:
+        >>> layer = torch.nn.ConvTranspose2d(4, 3, 2, stride=2)
         >>> with deconv_ext.override():
-        ...     images = generator(noise)
+        ...     layer(torch.ones(1, 4, 5, 5)).shape
+        torch.Size([1, 3, 10, 10])
     """
 
     def __torch_function__(
