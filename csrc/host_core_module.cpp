@@ -196,7 +196,7 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);
   m.attr("TF32_MIN_FLOPS") = kTf32MinFlops;
-  m.attr("TF32_MIN_CHANNELS") = kTensorCoreMinChannels;
+  m.attr("TENSOR_CORE_MIN_CHANNELS") = kTensorCoreMinChannels;
   m.def("wants_tf32_answer", &wants_tf32_answer, py::arg("problem"), py::arg("device") = Device{});
   // `families` is what DECONV_FAMILY would hold.
   m.def(

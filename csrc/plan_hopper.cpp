@@ -74,7 +74,8 @@ const char* refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kTensorCoreMinChannels || problem.out_channels_per_group() < kTensorCoreMinChannels) {
+  if (problem.in_channels_per_group() < kTensorCoreMinChannels ||
+      problem.out_channels_per_group() < kTensorCoreMinChannels) {
     return "takes at least 16 channels a group on either side";
   }
   for (const Axis& axis : problem.axis) {

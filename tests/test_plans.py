@@ -493,7 +493,7 @@ def test_who_asks_for_tf32(direction: str) -> None:
         device.capability = capability
         assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
     for channels in ("ci", "co"):
-        few = {**ASKS, channels: 2 * (core.TF32_MIN_CHANNELS - 1)}
+        few = {**ASKS, channels: 2 * (core.TENSOR_CORE_MIN_CHANNELS - 1)}
         assert not core.wants_tf32_answer(_problem(few, direction))
     for size, asks in ((104, False), (105, True)):
         problem = _problem({**ASKS, "h": size, "w": size}, direction)
@@ -541,7 +541,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise\), .* but got '{families}'"
+    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
 
