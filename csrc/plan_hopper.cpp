@@ -78,6 +78,7 @@ const char* refusal(const Problem& problem, const Device& device) {
       problem.out_channels_per_group() < kTensorCoreMinChannels) {
     return "takes at least 16 channels a group on either side";
   }
+  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   for (const Axis& axis : problem.axis) {
     if (axis.kernel > kHopperMaxKernel) return "takes kernels up to 128";
     if (axis.stride > kHopperMaxStride) return "takes strides up to 64";

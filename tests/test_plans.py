@@ -423,10 +423,57 @@ def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, work
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
-def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int) -> None:
+def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
+    """Tiles cover each pixel, every row that wgmma reads lies in shared memory, and no ring can stand still."""
+    assert direction != "grad_weight" and dtype != "float64"
+    assert plan.parts == (2 if dtype == "float32" else 1)
+    result = _result_size(one, direction)
+    step = one["s"] if direction == "forward" else (1, 1)
+    extents = (one["n"], -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
+    for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
+        _blocks_cover(tiles, pixels, extent)
+    groups_of_columns = plan.inner == core.HopperInner.WIDTH
+    # The two warpgroups' groups: `groups` each, over lines of line_groups, the first pixel of each group in q.
+    reached = set()
+    for warpgroup in range(2):
+        second = plan.second if warpgroup else (0, 0, 0)
+        for group in range(plan.groups):
+            at = group + (0 if groups_of_columns else second[2])
+            line, column = divmod(at, plan.line_groups)
+            for inner in range(8):
+                if groups_of_columns:
+                    reached.add((0, second[1] + line, 8 * column + inner))
+                elif plan.inner == core.HopperInner.HEIGHT:
+                    reached.add((second[0] + line, second[1] + inner, column))
+                else:
+                    reached.add((second[0] + inner, second[1] + line, column))
+    assert set(itertools.product(*map(range, plan.pixels))) <= reached
+    # Rows of shared memory: different ones for different pixels of the halo.
+    n, h, w = plan.halo
+    rows = {i * plan.row[0] + j * plan.row[1] + k * plan.row[2] for i in range(n) for j in range(h) for k in range(w)}
+    assert len(rows) == n * h * w
+    assert max(rows) < plan.halo_bytes // 128
+    last = max(sum(s * r for s, r in zip(plan.second, plan.row, strict=True)), 0) + plan.groups * plan.group_rows
+    last += sum((a - b) * r for a, b, r in zip(plan.halo, plan.pixels, plan.row, strict=True))
+    assert plan.weights_at - plan.halo_bytes * plan.parts + last * 128 <= plan.shared_bytes
+    assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.halo_slots >= (plan.chunks if plan.keep_halo else 1)
+    assert plan.parts == 2 or plan.halo_slots >= 2
+    assert plan.weight_slots >= 1
+    assert plan.items == plan.tiles[0] * plan.tiles[1] * plan.tiles[2] * plan.columns
+    assert 0 < plan.blocks <= min(plan.items, multiprocessors)
+    assert not plan.resident_weights or plan.items <= multiprocessors or plan.blocks % plan.columns == 0
+
+
+def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
-    plan = core.make_plan(_problem(one, direction, dtype, layout), device)
+    plan = core.make_plan(_problem(one, direction, dtype, layout), device, families)
+    if isinstance(plan.tile, core.HopperConvPlan):
+        assert plan.tile.repacked_bytes <= core.WORKSPACE_LIMIT
+        assert plan.workspace_bytes == plan.tile.packed_bytes + 16 + plan.tile.repacked_bytes
+        _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
+        return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
@@ -449,15 +496,18 @@ def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, st
 @pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
 def test_plans_of_cases(one: Case, direction: str) -> None:
     """The cases of the numerical tests, and the benchmark's layers at their full size."""
-    for dtype in ("float32", "float64"):
-        _check_plan(one, direction, dtype, "channels_last", 132)
+    for dtype, layout, families in itertools.product(
+        ("float32", "float64", "bfloat16"), ("contiguous", "channels_last"), ("", "gather,depthwise", "hopper")
+    ):
+        _check_plan(one, direction, dtype, layout, 132, families)
 
 
 def test_cases_reach_every_tile() -> None:
-    """What the numerical tests run on an H200: every width of unit and number of channel warps; all weight tiles."""
+    """What the numerical tests run on an H200 without tensor cores: every width of unit, number of channel warps, and
+    weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
-        plans = [core.make_plan(_problem(one, direction)).tile for one in CASES]
+        plans = [core.make_plan(_problem(one, direction), families="gather,depthwise").tile for one in CASES]
         tiles[direction] = [plan for plan in plans if not isinstance(plan, DEPTHWISE_PLANS)]
         assert len(tiles[direction]) < len(plans)
     for direction in ("forward", "grad_input"):
@@ -484,20 +534,21 @@ ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_who_asks_for_tf32(direction: str) -> None:
-    """float32 on compute capability 9.0 with enough channels a group and enough work; short of any, nobody."""
-    assert core.wants_tf32_answer(_problem(ASKS, direction))
+    """float32 on a GPU with Hopper's kernels, with enough channels a group and enough work; short of any, nobody."""
+    served = direction != "grad_weight"
+    assert core.wants_tf32_answer(_problem(ASKS, direction)) == served
     for dtype in ("float16", "bfloat16", "float64"):
         assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
-    for capability in (80, 89, 100, 120):
-        device = core.Device()
-        device.capability = capability
-        assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
+    device = core.Device()
+    device.has_wgmma = False
+    assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
     for channels in ("ci", "co"):
         few = {**ASKS, channels: 2 * (core.TENSOR_CORE_MIN_CHANNELS - 1)}
         assert not core.wants_tf32_answer(_problem(few, direction))
     for size, asks in ((104, False), (105, True)):
         problem = _problem({**ASKS, "h": size, "w": size}, direction)
-        assert core.wants_tf32_answer(problem) == asks == (problem.flops() >= core.TF32_MIN_FLOPS)
+        assert asks == (problem.flops() >= core.TF32_MIN_FLOPS)
+        assert core.wants_tf32_answer(problem) == (asks and served)
 
 
 def test_describe_says_that_tf32_is_allowed() -> None:
@@ -511,14 +562,19 @@ def test_describe_says_that_tf32_is_allowed() -> None:
 # --- forced families ------------------------------------------------------------------------------------------------
 
 DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
-FAMILIES = {"gather": (core.GatherConvPlan, core.GatherWeightPlan), "depthwise": (core.DepthwisePlan,)}
+FAMILIES = {
+    "gather": (core.GatherConvPlan, core.GatherWeightPlan),
+    "depthwise": DEPTHWISE_PLANS,
+    "hopper": (core.HopperConvPlan,),
+}
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("families", ["", *FAMILIES, "depthwise,gather", "gather,depthwise"])
 def test_forced_family(families: str, direction: str) -> None:
     """The cheapest of the allowed families that takes the problem, else gather; explain says which of the two."""
-    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "gather")):
+    dense = "gather" if direction == "grad_weight" else "hopper"
+    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], dense)):
         problem = _problem(one, direction)
         family = best if not families or best in families else "gather"
         plan = core.make_plan(problem, families=families)
@@ -526,7 +582,8 @@ def test_forced_family(families: str, direction: str) -> None:
         text = core.explain(problem, families=families)
         assert f"plan: {family} family" in text
         assert ("forced: DECONV_FAMILY allows " + families.replace(",", ", ") in text) == bool(families)
-        assert ("refused, so the gather family serves" in text) == (families == "depthwise" and best == "gather")
+        refused = bool(families) and "gather" not in families and best not in families
+        assert ("refused, so the gather family serves" in text) == refused
 
 
 def test_forced_family_is_the_only_one_considered() -> None:
@@ -559,7 +616,7 @@ def _explained(one: Case, direction: str) -> tuple[str, list[str]]:
 def test_explain_names_the_cheapest_candidate(direction: str) -> None:
     text, candidates = _explained(KERNELBENCH[0], direction)
     assert text.startswith(_problem(KERNELBENCH[0], direction).describe())
-    plan = text.split("plan: gather family, ")[1].splitlines()[0]
+    plan = text.split("plan: ")[1].splitlines()[0].removeprefix("gather family, ")
     assert plan in [line.strip().replace(": about", ", about") for line in candidates]
     costs = [float(line.split("about ")[1].split()[0]) for line in candidates if "about" in line]
     assert float(plan.split("about ")[1].split()[0]) == min(costs)

@@ -184,9 +184,9 @@ def _in_a_process(code: str, **variables: str) -> str:
 
 EXPLAIN = """
 import deconv_ext
-x, w = torch.empty(2, 32, 9, 9, device="meta"), torch.empty(32, 1, 3, 3, device="meta")
-for groups in (32, 1):
-    print(deconv_ext.explain(x, w, groups=groups))
+x = torch.empty(2, 32, 9, 9, device="meta")
+for groups, channels in (32, 1), (1, 8):
+    print(deconv_ext.explain(x, torch.empty(32, channels, 3, 3, device="meta"), groups=groups))
 """
 
 
@@ -216,7 +216,5 @@ def test_unknown_family() -> None:
     """Every call raises, not only the first."""
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"
     text = _in_a_process(code + "\n  except RuntimeError as error: print(error)", DECONV_FAMILY="gather,dense")
-    expected = (
-        "DECONV_FAMILY must list kernel families (gather, depthwise, hopper), separated by commas, but got 'gather,dense'"
-    )
+    expected = "DECONV_FAMILY must list kernel families (gather, depthwise, hopper), separated by commas, but got 'gather,dense'"
     assert text.count(expected) == 2

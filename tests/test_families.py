@@ -1,0 +1,106 @@
+"""Each kernel family by itself, and what only tensor cores could get wrong: TF32, split float32, values not finite."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import deconv_ext
+
+pytestmark = pytest.mark.gpu
+
+OPERATOR = torch.ops.deconv.conv_transpose2d
+
+
+@pytest.fixture
+def allow_tf32(request: pytest.FixtureRequest) -> Iterator[bool]:
+    saved = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = request.param
+    yield request.param
+    torch.backends.cudnn.allow_tf32 = saved
+
+
+strict = pytest.mark.parametrize("allow_tf32", [False], indirect=True)
+
+
+def _explained(x: Tensor, weight: Tensor, **arguments: Any) -> str:
+    return deconv_ext.explain(x, weight, **arguments)
+
+
+def _relative_error(result: Tensor, expected: Tensor) -> float:
+    return ((result.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper"])
+def test_self_test_with_one_family(family: str) -> None:
+    """What a family refuses goes to gather; what it takes must be right without the others' help."""
+    env = {**os.environ, "DECONV_FAMILY": family}
+    done = subprocess.run([sys.executable, "-m", "deconv_ext", "check"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("allow_tf32", [False, True], indirect=True)
+def test_float32_follows_the_tf32_switch(allow_tf32: bool, layout: torch.memory_format) -> None:
+    """256 channels, 3x3: 2,304 products a sum. Strict float32 stays below 1e-6, TF32 near 3e-4."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 256, 32, 32, device="cuda").to(memory_format=layout)
+    weight = torch.randn(256, 128, 3, 3, device="cuda")
+    expected = F.conv_transpose2d(x.double(), weight.double())
+    error = _relative_error(OPERATOR(x, weight), expected)
+    text = _explained(x, weight)
+    assert ("TF32 allowed" in text) == (allow_tf32 and "hopper" in text)
+    if "plan: hopper" in text and allow_tf32:
+        assert 1e-5 < error < 6e-4
+    else:
+        assert error < 1e-6
+
+
+@strict
+@pytest.mark.usefixtures("allow_tf32")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("where", ["input", "weight"])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3.4e38, 1e-40])
+def test_extreme_values_go_where_they_belong(value: float, where: str, layout: torch.memory_format) -> None:
+    """One value among ordinary ones: the outputs it reaches are what float64 says, the others stay exact.
+
+    A weight that is not finite meets the zeros around the image as well, in every kernel that pads with them; so for
+    weights the outputs that all taps reach are compared.
+    """
+    torch.manual_seed(1)
+    x, weight = torch.randn(2, 64, 24, 24), torch.randn(64, 64, 3, 3)
+    (x if where == "input" else weight).view(-1)[4321] = value
+    expected = F.conv_transpose2d(x.double(), weight.double()).to(torch.float32)
+    result = OPERATOR(x.cuda().to(memory_format=layout), weight.cuda()).cpu()
+    if where == "weight":
+        expected, result = expected[..., 2:-2, 2:-2], result[..., 2:-2, 2:-2]
+    # Close to the largest float32 the order of additions decides about overflow.
+    ordinary = expected.isfinite() & (expected.abs() < 1e30)
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(
+        result[expected.isinf()].abs() > 1e30, torch.ones_like(result[expected.isinf()], dtype=torch.bool)
+    )
+    torch.testing.assert_close(result[ordinary], expected[ordinary], rtol=1e-5, atol=2e-4)
+
+
+@strict
+@pytest.mark.usefixtures("allow_tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("offset", [1, 3])
+def test_operands_at_odd_addresses(offset: int, dtype: torch.dtype) -> None:
+    """A base that no tensor map takes: producer warps bring the same halos."""
+    torch.manual_seed(2)
+    shape = (2, 64, 33, 32)
+    storage = torch.randn(offset + torch.Size(shape).numel(), device="cuda", dtype=dtype)
+    x, weight = storage[offset:].view(shape), torch.randn(64, 72, 4, 4, device="cuda", dtype=dtype)
+    for source in (x, torch.as_strided(storage, shape, (64 * 33 * 32, 1, 64 * 32, 64), offset)):
+        expected = F.conv_transpose2d(source.double(), weight.double(), stride=2, padding=1)
+        error = _relative_error(OPERATOR(source, weight, None, 2, 1), expected)
+        assert error < {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
