@@ -122,7 +122,7 @@ def extension() -> Extension:
         archs = architectures()
         sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
-        flags += ["-DDECONV_HOPPER"] if HOPPER in archs.split() else []
+        flags += ["-DDECONV_HOPPER"] if any(arch.startswith(HOPPER) for arch in archs.split()) else []
         result = cpp_extension.CUDAExtension(
             sources=sources,
             extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]},

@@ -13,6 +13,7 @@ constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
+constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
 // Cycles of a multiprocessor at kClockHopper, fitted to 3,111 timings of 16 layers, all tiles, on an H200
@@ -132,6 +133,9 @@ class Candidates {
                           p.slots_h * p.slots_w;
     p.column_bytes = slots * kStageBytes * p.parts;
     p.packed_bytes = problem_.groups * p.m_tiles * p.column_bytes;
+    // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights.
+    const int64_t weight_bytes = problem_.w.numel() * element_ * p.parts;
+    if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
     p.repacked_bytes = repack ? hopper_repacked(problem_).stride[0] * problem_.batch * element_ : 0;
     if (p.repacked_bytes > kWorkspaceLimit) return std::nullopt;
