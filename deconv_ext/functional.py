@@ -39,8 +39,9 @@ def conv_transpose2d(
             launched.
 
     Differentiable any number of times, in both modes. float16 and bfloat16 accumulate in float32 and round once;
-    two runs give the same bits. float32 is computed in float32, unless torch's switch for convolutions allows TF32
-    (``torch.backends.cudnn.allow_tf32``) and a family of kernels on tensor cores serves the call.
+    two runs give the same bits. float32 is computed in float32 or as three TF32 products of nearly its accuracy, unless
+    torch's switch for convolutions allows TF32 (``torch.backends.cudnn.allow_tf32``, by default it does) and the
+    kernels for Hopper's tensor cores serve a large call.
 
     Example:
         >>> x, weight = torch.ones(1, 4, 5, 5), torch.ones(4, 3, 2, 2)
