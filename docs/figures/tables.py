@@ -12,8 +12,21 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "performance.md"
-DIRECTIONS = ("forward", "grad_input", "grad_weight")
-SEVEN = ("kb1_57", "kb1_65", "kb1_69", "kb1_71", "kb1_75", "kb1_78", "kb1_81")
+GRADIENTS = ("grad_input", "grad_weight")
+LAYOUTS = ("nchw", "channels_last")
+MODES = {"tf32": "TF32", "bf16": "bfloat16", "fp32": "float32, strict"}
+# The reports of the first version, which had no tensor cores.
+FIRST = {
+    ("bf16", "nchw"): "h200_first_bf16",
+    ("bf16", "channels_last"): "h200_first_bf16",
+    ("fp32", "nchw"): "h200_first_fp32_nchw",
+    ("fp32", "channels_last"): "h200_first_fp32_channels_last",
+}
+# Depthwise, narrow, sparse and tiny cases: bound by memory, the business of other families.
+MEMORY_BOUND = {
+    "kb1_75", "kb1_81", "dcgan1", "dcgan5_rgb", "pix2pix_last", "fsrcnn_last", "fcn32s", "fcn8s_dw", "dw_k4s2_512",
+    "dw_k3s1_256", "resnext_g32", "b1_latency",
+}  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -27,21 +40,77 @@ def number(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
+def mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     head = list(head)
     every = [head, ["---"] + ["---:"] * (len(head) - 1), *lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in every)
 
 
-def by_direction(cases: Iterable[str] | None) -> str:
-    """A line a case: ours, cuDNN's and the speedup in each direction, float32, strict, NCHW."""
-    found = {(row["case"], row["direction"]): row for row in rows_of("h200_fp32_strict_nchw")}
-    names = cases or dict.fromkeys(case for case, _ in found)
-    head = ["case"] + [f"{d} ms" if k == 0 else k for d in DIRECTIONS for k in (0, "cuDNN", "speedup")]
+def means() -> str:
+    """Forward: geometric means of the speedup, the slowest dense case, the time over the floor."""
     lines = []
-    for name in names:
+    for mode, label in MODES.items():
+        for layout in LAYOUTS:
+            rows = rows_of(f"h200_forward_{mode}", layout=layout)
+            dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
+            zoo = [row["speedup"] for row in dense if not row["case"].startswith("kb")]
+            first = rows_of(FIRST[mode, layout], layout=layout, direction="forward") if (mode, layout) in FIRST else []
+            slowest = min(dense, key=lambda row: row["speedup"])
+            lines.append([
+                f"{label}, {layout}",
+                f"{mean(row['speedup'] for row in rows if row['case'].startswith('kb')):.2f}×",
+                f"{mean(zoo):.2f}×",
+                f"{slowest['speedup']:.2f}× ({slowest['case']})",
+                f"{mean(row['speedup'] for row in rows):.2f}×",
+                f"{mean(row['speedup'] for row in first):.2f}×" if first else "–",
+                f"{mean(row['ours_ms'] / row['floor_ms'] for row in dense):.2f}×" if mode != "fp32" else "–",
+            ])  # fmt: skip
+    head = [
+        "forward",
+        "KernelBench",
+        "zoo, dense",
+        "slowest dense case",
+        "all cases",
+        "first version, all",
+        "over floor",
+    ]
+    return table(head, lines)
+
+
+def forward(modes: Iterable[str]) -> str:
+    """A line a case: ours, cuDNN's and the speedup, in both layouts."""
+    modes = list(modes)
+    found = {(row["case"], mode, row["layout"]): row for mode in modes for row in rows_of(f"h200_forward_{mode}")}
+    head = ["case"]
+    for mode in modes:
+        for layout in LAYOUTS:
+            head += [f"{MODES[mode]} {layout} ms", "cuDNN", "speedup"]
+    lines = []
+    for name in dict.fromkeys(case for case, _, _ in found):
         line = [name]
-        for direction in DIRECTIONS:
+        for mode in modes:
+            for layout in LAYOUTS:
+                row = found.get((name, mode, layout))
+                line += (
+                    [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"] if row else ["–"] * 3
+                )
+        lines.append(line)
+    return table(head, lines)
+
+
+def gradients() -> str:
+    """A line a case: the first version's gradients, float32, strict, NCHW."""
+    found = {(row["case"], row["direction"]): row for row in rows_of("h200_first_fp32_nchw")}
+    head = ["case"] + [f"{d} ms" if k == 0 else k for d in GRADIENTS for k in (0, "cuDNN", "speedup")]
+    lines = []
+    for name in dict.fromkeys(case for case, _ in found):
+        line = [name]
+        for direction in GRADIENTS:
             row = found[name, direction]
             line += [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"]
         lines.append(line)
@@ -51,31 +120,12 @@ def by_direction(cases: Iterable[str] | None) -> str:
 def errors() -> str:
     """Largest relative error against float64 over the suites, ours and cuDNN's."""
     lines = []
-    for direction in DIRECTIONS:
-        rows = rows_of("h200_fp32_strict_nchw", direction=direction)
-        largest = [max(row[key] for row in rows) for key in ("error", "cudnn_error")]
-        lines.append([direction, *(f"{value:.1e}" for value in largest)])
-    return table(["float32, strict", "deconv_ext", "cuDNN"], lines)
-
-
-def means() -> str:
-    """Geometric means of the speedup over both suites."""
-    lines = []
-    for name, layout in (
-        ("h200_fp32_strict_nchw", "nchw"),
-        ("h200_fp32_strict_channels_last", "channels_last"),
-        ("h200_bf16", "nchw"),
-        ("h200_bf16", "channels_last"),
-    ):
-        for direction in DIRECTIONS:
-            rows = rows_of(name, layout=layout, direction=direction)
-            if rows:
-                speedups = [row["speedup"] for row in rows]
-                mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
-                ahead = sum(speedup >= 1 for speedup in speedups)
-                mode = "float32, strict" if "fp32" in name else "bfloat16"
-                lines.append([f"{mode}, {layout}, {direction}", f"{mean:.2f}×", f"{ahead} of {len(rows)}"])
-    return table(["mode", "geometric mean", "cases no slower than cuDNN"], lines)
+    for mode, label in MODES.items():
+        for layout in LAYOUTS:
+            rows = rows_of(f"h200_forward_{mode}", layout=layout)
+            largest = [max(row[key] for row in rows) for key in ("error", "cudnn_error")]
+            lines.append([f"{label}, {layout}", *(f"{value:.1e}" for value in largest)])
+    return table(["forward", "deconv_ext", "cuDNN"], lines)
 
 
 def overhead() -> str:
@@ -89,10 +139,11 @@ def overhead() -> str:
 
 def main() -> None:
     tables = {
-        "seven": by_direction(SEVEN),
-        "all": by_direction(None),
-        "errors": errors(),
         "means": means(),
+        "tensor": forward(["tf32", "bf16"]),
+        "strict": forward(["fp32"]),
+        "errors": errors(),
+        "gradients": gradients(),
         "overhead": overhead(),
     }
     text = PAGE.read_text()
