@@ -425,7 +425,8 @@ def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, work
 
 def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
     """Tiles cover each pixel, every row that wgmma reads lies in shared memory, and no ring can stand still."""
-    assert direction != "grad_weight" and dtype != "float64"
+    assert direction != "grad_weight"
+    assert dtype != "float64"
     assert plan.parts == (2 if dtype == "float32" else 1)
     result = _result_size(one, direction)
     step = one["s"] if direction == "forward" else (1, 1)
