@@ -401,7 +401,9 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   } else {
     for (const HopperTile tile : kHopperTiles) consider(tile);
   }
-  if (!best && considered) considered->push_back({"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
+  if (!best && considered)
+    considered->push_back(
+        {"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
   return best;
 }
 
