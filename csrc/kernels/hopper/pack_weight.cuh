@@ -40,6 +40,7 @@ __device__ __forceinline__ TapPlace place_tap(const AxisGeometry& axis, int k) {
 // One thread: 16 bytes of one row of one stage.
 template <class T, int kParts>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kPiece = 16 / static_cast<int>(sizeof(T)), kStage = kHopperTileM * kHopperRowBytes;
   __shared__ TapPlace places[2][kHopperMaxKernel];
   const HopperConvPlan& plan = p.plan;
@@ -100,6 +101,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     *reinterpret_cast<uint4*>(stage + kStage + at) = make_uint4(s[0].low, s[1].low, s[2].low, s[3].low);
     if (infinite) atomicOr(p.is_infinite, 1);
   }
+#endif
 }
 
 }  // namespace deconv::hopper

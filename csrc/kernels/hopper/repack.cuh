@@ -19,6 +19,7 @@ struct RepackParams {
 // A block turns kRepackTile channels of kRepackTile pixels around: reads along the pixels, writes along the channels.
 template <class T>
 __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kRows = kRepackThreads / 32, kAhead = kRepackTile / kRows;
   __shared__ T tile[kRepackTile][kRepackTile + 4 / sizeof(T)];  // [channel][pixel]
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
@@ -53,6 +54,7 @@ __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_con
         result[static_cast<int64_t>(pixel) * p.padded_channels] = tile[lane + 32 * half][pixel];
     }
   }
+#endif
 }
 
 }  // namespace deconv::hopper
