@@ -31,7 +31,7 @@ struct DepthwiseStage {
   int image_lines = 1;
 };
 
-// Width innermost (kernels/depthwise_planes.cuh). A tile is `images` images of one channel, or channels of one image,
+// Width innermost (kernels/depthwise/planes.cuh). A tile is `images` images of one channel, or channels of one image,
 // `columns` wide and, in each phase of the height, `rows` high. It belongs to the result in forward and grad_input, to
 // the input in grad_weight.
 struct DepthwisePlanesPlan {
@@ -62,7 +62,7 @@ struct DepthwisePlanesPlan {
   Divisor by_chunks_h, by_chunks_w, by_passes_h, by_passes_w;
 };
 
-// Channels innermost (kernels/depthwise_channels.cuh). A block is `lanes` threads along the innermost dimension (the
+// Channels innermost (kernels/depthwise/channels.cuh). A block is `lanes` threads along the innermost dimension (the
 // channels, of all phases of the width one after the other), each with `vector` neighbours; the other threads take
 // strips of depthwise_strip pixels, slots_w beside each other and slots_h below.
 struct DepthwiseChannelsPlan {

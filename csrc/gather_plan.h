@@ -19,7 +19,7 @@ constexpr int gather_thread_m(size_t accumulator_bytes) { return accumulator_byt
 // one warp reads at once (32 / lane_columns units, 8 rows apart) in different banks of shared memory.
 constexpr int gather_pitch(int lane_columns) { return lane_columns == 32 ? 40 : lane_columns == 16 ? 26 : 17; }
 
-// Forward and grad_input (kernels/gather_conv.cuh has the meaning).
+// Forward and grad_input (kernels/gather/conv.cuh has the meaning).
 struct GatherConvPlan {
   int lane_columns = 32;  // 32, 16 or 8
   int warps_m = 1;        // warps side by side along the result channels; the others take units of pixels
@@ -42,7 +42,7 @@ struct GatherConvPlan {
   bool vector_result = false;
 };
 
-// grad_weight (kernels/gather_weight.cuh has the meaning).
+// grad_weight (kernels/gather/weight.cuh has the meaning).
 struct GatherWeightPlan {
   int tile = 0;           // index into kGatherWeightTiles
   int warps_m = 1, warps_n = 1, warps_tap = 1;

@@ -14,6 +14,11 @@ inline constexpr int kHopperPlaces = 12;  // pixels (float) or octet pairs (16-b
 inline constexpr int kHopperMaxPlanes = 4;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
+inline constexpr int kHopperFlagBytes = 16;  // after the packed weights: whether any of them is Inf or NaN
+
+// 32-bit words of a line of results that are staged at once (kernels/hopper/result.cuh): all where they are few. Lines
+// lie an odd number of words apart.
+constexpr int hopper_staged_words(int words) { return words <= 24 ? words : 16; }
 
 // Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), and phases of the width that it
 // accumulates side by side.
@@ -70,7 +75,7 @@ struct HopperConvPlan {
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
-  int64_t packed_bytes = 0;  // of all; in the workspace, followed by 16 bytes of flag and the repacked source
+  int64_t packed_bytes = 0;  // of all; in the workspace, followed by the flag and the repacked source
   int64_t repacked_bytes = 0;
 };
 

@@ -1,9 +1,10 @@
-// Tiles and splits of the depthwise family (kernels/depthwise_planes.cuh, kernels/depthwise_channels.cuh).
+// Tiles and splits of the depthwise family (kernels/depthwise/planes.cuh, kernels/depthwise/channels.cuh).
 #include "plan_depthwise.h"
 
+#include <algorithm>
 #include <sstream>
 
-#include "plan_gather.h"
+#include "plan_arithmetic.h"
 
 namespace deconv {
 namespace {

@@ -1,7 +1,9 @@
-// Tiles of the gather family's forward and grad_input (kernels/gather_conv.cuh).
+// Tiles of the gather family's forward and grad_input (kernels/gather/conv.cuh).
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
+#include "plan_arithmetic.h"
 #include "plan_gather.h"
 
 namespace deconv {

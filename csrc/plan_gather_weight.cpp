@@ -1,6 +1,8 @@
-// Tiles, stages and splits of the gather family's grad_weight (kernels/gather_weight.cuh).
+// Tiles, stages and splits of the gather family's grad_weight (kernels/gather/weight.cuh).
+#include <algorithm>
 #include <sstream>
 
+#include "plan_arithmetic.h"
 #include "plan_gather.h"
 
 namespace deconv {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "plan_gather.h"
+#include "plan_arithmetic.h"
 
 namespace deconv {
 namespace {
@@ -247,11 +247,11 @@ class Candidates {
     return true;
   }
 
-  // Shared memory: halos, weights, staging rows, tap table, barriers.
+  // Shared memory: halos, weights, staging rows, barriers.
   bool choose_memory(HopperConvPlan& p) const {
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
     const int words = p.tile.groups * p.tile.phases * element_ / 4;
-    const int staging = stages_columns ? 8 * 32 * ((words <= 24 ? words : 16) | 1) * 4 : 0;
+    const int staging = stages_columns ? 8 * 32 * (hopper_staged_words(words) | 1) * 4 : 0;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
     const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + 12 * kMostHaloSlots;
     const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
@@ -385,7 +385,8 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       if (!plan) return;
       const double ms = candidates.estimate_ms(*plan);
       if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-      if (!best || ms < best->estimate_ms) best = Plan{*plan, plan->packed_bytes + 16 + plan->repacked_bytes, ms};
+      if (!best || ms < best->estimate_ms)
+        best = Plan{*plan, plan->packed_bytes + kHopperFlagBytes + plan->repacked_bytes, ms};
     };
     for (const bool repack : {false, true}) {
       if (repack && candidates.reads_in_place()) break;

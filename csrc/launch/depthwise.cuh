@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "../kernels/depthwise_channels.cuh"
-#include "../kernels/depthwise_planes.cuh"
+#include "../kernels/depthwise/channels.cuh"
+#include "../kernels/depthwise/planes.cuh"
 #include "../launch.h"
 #include "kernel_launch.cuh"
 

@@ -1,7 +1,7 @@
 // Launcher of the gather family's grad_weight; one .cu file an element type instantiates it.
 #pragma once
 
-#include "../kernels/gather_weight.cuh"
+#include "../kernels/gather/weight.cuh"
 #include "../launch.h"
 #include "kernel_launch.cuh"
 

@@ -4,8 +4,8 @@
 #include "../kernels/hopper/conv.cuh"
 #include "../kernels/hopper/pack_weight.cuh"
 #include "../kernels/hopper/repack.cuh"
-#include "../launch.h"
 #include "../plan_hopper.h"
+#include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "tensor_map.h"
 
@@ -13,28 +13,10 @@ namespace deconv {
 
 template <class T>
 hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
-  const bool forward = problem.direction == Direction::kForward;
-  const Tensor4& source = forward ? problem.x : problem.y;
-  const Tensor4& result = problem.result();
   hopper::ConvParams<T> p{};
-  p.source = static_cast<const T*>(forward ? operands.x : operands.y);
-  p.source_n = source.stride[0];
-  p.source_c = source.stride[1];
-  p.source_h = source.stride[2];
-  p.source_w = source.stride[3];
+  set_images<T>(p, problem, operands);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.weight_is_infinite = reinterpret_cast<const int*>(p.packed + plan.packed_bytes);
-  p.bias = static_cast<const T*>(operands.bias);
-  p.result = static_cast<T*>(operands.result);
-  p.result_n = result.stride[0];
-  p.result_m = result.stride[1];
-  p.result_h = result.stride[2];
-  p.result_w = result.stride[3];
-  p.batch = static_cast<int>(problem.batch);
-  p.source_channels = static_cast<int>(forward ? problem.in_channels_per_group() : problem.out_channels_per_group());
-  p.result_channels = static_cast<int>(forward ? problem.out_channels_per_group() : problem.in_channels_per_group());
-  p.axis[0] = geometry(problem, 0);
-  p.axis[1] = geometry(problem, 1);
   for (int a = 0; a < 2; ++a) {
     const int row = a == 1 ? plan.row.w : plan.row.h;
     const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
@@ -58,18 +40,13 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
 template <class T, int kParts>
 cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  const bool forward = problem.direction == Direction::kForward;
+  const Correlation c = correlation(problem);
   hopper::PackParams<T> p;
-  p.weight = static_cast<const T*>(operands.w);
-  p.weight_m = problem.w.stride[forward ? 1 : 0];
-  p.weight_c = problem.w.stride[forward ? 0 : 1];
-  p.weight_h = problem.w.stride[2];
-  p.weight_w = problem.w.stride[3];
-  p.weight_group = problem.in_channels_per_group() * problem.w.stride[0];
+  set_weight<T>(p, problem, operands);
   p.packed = static_cast<unsigned char*>(operands.workspace);
   p.is_infinite = reinterpret_cast<int*>(p.packed + plan.packed_bytes);
-  p.source_channels = static_cast<int>(forward ? problem.in_channels_per_group() : problem.out_channels_per_group());
-  p.result_channels = static_cast<int>(forward ? problem.out_channels_per_group() : problem.in_channels_per_group());
+  p.source_channels = static_cast<int>(c.source_channels);
+  p.result_channels = static_cast<int>(c.result_channels);
   p.groups = static_cast<int>(problem.groups);
   p.taps_fastest = p.weight_w < p.weight_m;
   p.axis[0] = geometry(problem, 0);
@@ -118,7 +95,7 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
   bool has_maps = false;
   if (plan.repack) {
     const Tensor4 layout = hopper_repacked(problem);
-    void* repacked = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes + 16;
+    void* repacked = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes + kHopperFlagBytes;
     has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked, params.source_map);
     if (has_maps)
       error = launch_repack(params, layout, static_cast<T*>(repacked), static_cast<int>(problem.groups), stream);

@@ -1,4 +1,4 @@
-// Hopper family, forward and grad_input on tensor cores: the same computation as kernels/gather_conv.cuh.
+// Hopper family, forward and grad_input on tensor cores: the same computation as kernels/gather/conv.cuh.
 //
 // The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
 // serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and

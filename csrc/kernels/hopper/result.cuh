@@ -65,7 +65,7 @@ class Result {
   }
 
   static constexpr int kWords = kGroups * kPhases * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
-  static constexpr int kStagedWords = kWords <= 24 ? kWords : 16;
+  static constexpr int kStagedWords = hopper_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
   static constexpr int kStagingBytes = 32 * kStagedPitch * 4;
 

@@ -6,9 +6,9 @@
 
 #include <type_traits>
 
-#include "../depthwise_plan.h"
-#include "../taps.h"
-#include "primitives.cuh"
+#include "../../depthwise_plan.h"
+#include "../../taps.h"
+#include "../primitives.cuh"
 
 namespace deconv {
 

@@ -9,8 +9,8 @@
 // Splits write partial sums; reduce_splits adds them in order, so the result never changes from run to run.
 #pragma once
 
-#include "../gather_plan.h"
-#include "primitives.cuh"
+#include "../../gather_plan.h"
+#include "../primitives.cuh"
 
 namespace deconv {
 

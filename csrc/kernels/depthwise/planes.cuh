@@ -8,7 +8,7 @@
 // Where the stride of a result is neither 1 nor 2, each column of a thread finds its own phase's taps instead.
 #pragma once
 
-#include "depthwise.cuh"
+#include "params.cuh"
 
 namespace deconv {
 

@@ -11,9 +11,9 @@
 // height up to three taps share the rows in registers. Source offsets are found once per tap group and kept.
 #pragma once
 
-#include "../gather_plan.h"
-#include "../taps.h"
-#include "primitives.cuh"
+#include "../../gather_plan.h"
+#include "../../taps.h"
+#include "../primitives.cuh"
 
 namespace deconv {
 

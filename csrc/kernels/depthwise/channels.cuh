@@ -5,7 +5,7 @@
 // the L1, where the rows above each other meet again; only weights are staged.
 #pragma once
 
-#include "depthwise.cuh"
+#include "params.cuh"
 
 namespace deconv {
 
