@@ -4,37 +4,12 @@
 #include <cstdio>
 #include <sstream>
 
+#include "correlation.h"
 #include "plan_depthwise.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
 
 namespace deconv {
-
-AxisGeometry geometry(const Problem& problem, int axis) {
-  const Axis& a = problem.axis[axis];
-  const bool forward = problem.direction == Direction::kForward;
-  AxisGeometry g;
-  g.source_size = static_cast<int>(forward ? a.input : a.output);
-  g.result_size = static_cast<int>(forward ? a.output : a.input);
-  g.kernel = static_cast<int>(a.kernel);
-  g.stride = static_cast<int>(a.stride);
-  g.padding = static_cast<int>(a.padding);
-  g.dilation = static_cast<int>(a.dilation);
-  g.is_forward = forward;
-  return g;
-}
-
-Correlation correlation(const Problem& problem) {
-  if (problem.direction == Direction::kForward) {
-    return {problem.x, problem.y, problem.in_channels_per_group(), problem.out_channels_per_group()};
-  }
-  return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
-}
-
-bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
-  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && tensor.stride[0] % pack == 0 &&
-         tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
-}
 
 bool wants_tf32_answer(const Problem& problem, const Device& device) {
   return problem.dtype == DType::kFloat32 && problem.direction != Direction::kGradWeight && device.has_wgmma &&

@@ -10,7 +10,6 @@
 #include "hopper_plan.h"
 #include "planner_options.h"
 #include "problem.h"
-#include "taps.h"
 
 namespace deconv {
 
@@ -43,19 +42,6 @@ inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 inline constexpr double kTf32MinFlops = 1e8;
 // Nor do those with fewer channels a group, on either side: they leave most of a tensor core's tile empty.
 inline constexpr int64_t kTensorCoreMinChannels = 16;
-
-AxisGeometry geometry(const Problem& problem, int axis);
-
-// Forward and grad_input as what they are (taps.h): a correlation of a source that yields a result.
-struct Correlation {
-  const Tensor4& source;
-  const Tensor4& result;
-  int64_t source_channels, result_channels;  // per group
-};
-Correlation correlation(const Problem& problem);
-
-// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does.
-bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack);
 
 // Whether the caller should find out if TF32 is allowed: a family on tensor cores could serve, and it is worth asking.
 bool wants_tf32_answer(const Problem& problem, const Device& device);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "correlation.h"
 #include "plan_arithmetic.h"
 
 namespace deconv {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "correlation.h"
 #include "plan_arithmetic.h"
 #include "plan_gather.h"
 

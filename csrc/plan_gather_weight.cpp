@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "correlation.h"
 #include "plan_arithmetic.h"
 #include "plan_gather.h"
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "correlation.h"
+#include "plan.h"
 #include "plan_arithmetic.h"
 
 namespace deconv {

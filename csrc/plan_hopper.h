@@ -2,10 +2,17 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
-#include "plan.h"
+#include "hopper_plan.h"
+#include "problem.h"
 
 namespace deconv {
+
+struct Candidate;
+struct Device;
+struct Plan;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
 

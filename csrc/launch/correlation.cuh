@@ -1,7 +1,8 @@
 // What every launcher of forward and grad_input tells its kernel, as a correlation (taps.h): members by their names.
 #pragma once
 
-#include "../launch.h"
+#include "../correlation.h"
+#include "../operands.h"
 
 namespace deconv {
 

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 
+#include "../correlation.h"
 #include "../kernels/depthwise/channels.cuh"
 #include "../kernels/depthwise/planes.cuh"
-#include "../launch.h"
+#include "../operands.h"
 #include "kernel_launch.cuh"
 
 namespace deconv {

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "../kernels/gather/weight.cuh"
-#include "../launch.h"
+#include "../operands.h"
+#include "../problem.h"
 #include "kernel_launch.cuh"
 
 namespace deconv {

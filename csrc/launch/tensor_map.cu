@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include "../correlation.h"
+
 namespace deconv {
 namespace {
 

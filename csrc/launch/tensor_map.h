@@ -3,7 +3,8 @@
 
 #include <cuda.h>
 
-#include "../plan.h"
+#include "../hopper_plan.h"
+#include "../problem.h"
 
 namespace deconv {
 

@@ -1,0 +1,42 @@
+// A problem as its kernels see it: axes with constants, and forward and grad_input as one computation (taps.h).
+#pragma once
+
+#include "problem.h"
+#include "taps.h"
+
+namespace deconv {
+
+inline AxisGeometry geometry(const Problem& problem, int axis) {
+  const Axis& a = problem.axis[axis];
+  const bool forward = problem.direction == Direction::kForward;
+  AxisGeometry g;
+  g.source_size = static_cast<int>(forward ? a.input : a.output);
+  g.result_size = static_cast<int>(forward ? a.output : a.input);
+  g.kernel = static_cast<int>(a.kernel);
+  g.stride = static_cast<int>(a.stride);
+  g.padding = static_cast<int>(a.padding);
+  g.dilation = static_cast<int>(a.dilation);
+  g.is_forward = forward;
+  return g;
+}
+
+// Forward and grad_input as what they are: a correlation of a source that yields a result.
+struct Correlation {
+  const Tensor4& source;
+  const Tensor4& result;
+  int64_t source_channels, result_channels;  // per group
+};
+inline Correlation correlation(const Problem& problem) {
+  if (problem.direction == Direction::kForward) {
+    return {problem.x, problem.y, problem.in_channels_per_group(), problem.out_channels_per_group()};
+  }
+  return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
+}
+
+// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does.
+inline bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
+  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && tensor.stride[0] % pack == 0 &&
+         tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
+}
+
+}  // namespace deconv

@@ -1,0 +1,29 @@
+// The launchers of all families, by element type; launch/<family>_*.cu instantiate them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "../operands.h"
+#include "../plan.h"
+
+namespace deconv {
+
+template <class T>
+cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
+template <class T>
+cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
+
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlanesPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
+
+template <class T, int kParts>  // 2: float32 split into two TF32 parts
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
+
+}  // namespace deconv
