@@ -12,22 +12,26 @@
 namespace deconv {
 
 bool wants_tf32_answer(const Problem& problem, const Device& device) {
-  return problem.dtype == DType::kFloat32 && problem.direction != Direction::kGradWeight && device.has_wgmma &&
+  return problem.dtype == DType::kFloat32 && device.has_wgmma &&
          std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
          problem.flops() >= kTf32MinFlops;
 }
 
 Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options,
                std::vector<Candidate>* considered) {
+  const bool is_weight = problem.direction == Direction::kGradWeight;
   std::optional<Plan> best;
   const auto consider = [&](std::optional<Plan> plan) {  // of equals the later one, the more general family
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
   if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
-  if (options.allows("hopper")) consider(plan_hopper_conv(problem, device, considered));
+  if (options.allows("hopper")) {
+    consider(is_weight ? plan_hopper_weight(problem, device, considered)
+                       : plan_hopper_conv(problem, device, considered));
+  }
   if (options.allows("gather") || !best) {
-    consider(problem.direction == Direction::kGradWeight ? plan_gather_weight(problem, device, considered)
-                                                         : plan_gather_conv(problem, device, considered));
+    consider(is_weight ? plan_gather_weight(problem, device, considered)
+                       : plan_gather_conv(problem, device, considered));
   }
   return *best;
 }
@@ -78,11 +82,21 @@ std::string describe_launch(const HopperConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperWeightPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << 128 * plan.tile.warpgroups + kHopperWeightSourceThreads << " threads, "
+       << plan.shared_bytes << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
+       << " rows of grad_output in flight, loads of " << plan.x_piece << " and " << plan.y_piece << " bytes, "
+       << plan.splits << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
+  return text.str();
+}
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
+const char* family(const HopperWeightPlan&) { return "hopper"; }
 
 }  // namespace
 

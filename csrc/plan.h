@@ -8,6 +8,7 @@
 #include "depthwise_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
+#include "hopper_weight_plan.h"
 #include "planner_options.h"
 #include "problem.h"
 
@@ -24,7 +25,9 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan> tile;
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
+               HopperWeightPlan>
+      tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
 };

@@ -75,7 +75,6 @@ HopperSource source_of(const Problem& problem, int planes, int planes_w) {
 
 const char* refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
-  if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
   if (problem.in_channels_per_group() < kTensorCoreMinChannels ||
       problem.out_channels_per_group() < kTensorCoreMinChannels) {

@@ -1,4 +1,4 @@
-// Planner of the Hopper family.
+// Planners of the Hopper family (plan.h calls them).
 #pragma once
 
 #include <optional>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hopper_plan.h"
+#include "hopper_weight_plan.h"
 #include "problem.h"
 
 namespace deconv {
@@ -15,9 +16,12 @@ struct Device;
 struct Plan;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
+std::string describe(const HopperWeightPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
 
 // The source channels_last, each group's channels padded to 16 bytes: how HopperConvPlan::repack lays it out.
 Tensor4 hopper_repacked(const Problem& problem);

@@ -466,6 +466,68 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert not plan.resident_weights or plan.items <= multiprocessors or plan.blocks % plan.columns == 0
 
 
+def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
+    """Blocks cover channels, taps and pixels once; what a step reads lies in its rows, and no ring runs over itself."""
+    size = 2 if dtype in ("float16", "bfloat16") else 4
+    assert dtype != "float64"
+    assert plan.parts == (2 if dtype == "float32" else 1)
+    m, n = one["ci"] // one["g"], one["co"] // one["g"]
+    assert plan.y_channels == 64 // plan.fold * (plan.warpgroups if plan.spread else 1)
+    assert plan.fold == 1 or not plan.spread
+    assert plan.block_taps == plan.taps * plan.fold * (1 if plan.spread else plan.warpgroups)
+    _blocks_cover(plan.blocks_m, plan.n, m)
+    _blocks_cover(plan.blocks_n, plan.y_channels, n)
+    _blocks_cover(plan.blocks_tap, plan.block_taps, one["k"][0] * one["k"][1])
+    # Pixels: steps are image rows of a strip.
+    _blocks_cover(plan.tiles_w, 8 * plan.image_octets, one["w"])
+    assert plan.images * plan.image_octets <= plan.octets <= 16
+    assert size == 4 or plan.octets % 2 == 0
+    assert plan.images == 1 or plan.tiles_w == 1
+    assert plan.steps == plan.tiles_w * -(-one["n"] // plan.images) * one["h"]
+    _blocks_cover(plan.splits, plan.steps_per_split, plan.steps)
+    assert plan.blocks == plan.blocks_m * plan.blocks_n * plan.blocks_tap * one["g"] * plan.splits
+    if plan.parts == 1:  # the sums of tensor cores stay short
+        assert (plan.steps_per_split - 1) * 8 * plan.octets < (1 << 16 if size == 2 else 1 << 15)
+    partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.blocks_m * plan.n * plan.blocks_n * plan.y_channels
+    assert workspace == (plan.splits * partial if plan.splits > 1 else 0)
+    # A staged row of grad_output: every tap of every pixel, and channels or columns that begin in different banks.
+    stride, dilation, padding, kernel = (one[key][1] for key in "sdpk")
+    pack = 16 // size
+    reach = (8 * plan.image_octets - 1) * stride + (kernel - 1) * dilation
+    if plan.channels:
+        assert plan.y_lead == 0
+        assert plan.y_columns == plan.y_phase_columns * stride > reach
+        assert plan.y_channel_pitch == size
+        assert plan.y_column_pitch % 16 == 0
+        assert plan.y_column_pitch > plan.y_channels * size
+        assert plan.y_row_bytes == plan.images * plan.y_columns * plan.y_column_pitch
+    else:
+        assert (padding + plan.y_lead) % pack == 0
+        assert plan.y_columns > plan.y_lead + reach
+        assert plan.y_columns % pack == 0
+        assert plan.y_channel_pitch % 32 == 16
+        assert plan.y_channel_pitch >= plan.images * plan.y_columns * size
+        assert plan.y_row_bytes == plan.y_channels * plan.y_channel_pitch
+    # The ring holds the rows of as many steps as there are slots, wherever strips end among them.
+    taps = range(one["k"][0] * one["k"][1])
+    first_rows = [tap // kernel for tap in taps[:: plan.block_taps]]
+    last_rows = [min(tap + plan.block_taps - 1, taps[-1]) // kernel for tap in taps[:: plan.block_taps]]
+    span = max(b - a for a, b in zip(first_rows, last_rows, strict=True)) * one["d"][0] + 1
+    advance = min(span, one["s"][0])
+    assert plan.x_slots >= 3
+    for first in range(min(one["h"], plan.x_slots)):  # the first slot's row of its strip
+        needed = sum(span if slot == 0 or (first + slot) % one["h"] == 0 else advance for slot in range(plan.x_slots))
+        assert needed <= plan.y_rows
+    pixel_rows = plan.channels and size == 2
+    assert plan.x_rows_bytes == 128 * (8 * plan.octets if pixel_rows else plan.n)
+    blocks = plan.n // 64 if pixel_rows else -(-8 * plan.octets * size // 128)
+    assert plan.x_slot_bytes == blocks * plan.x_rows_bytes * plan.parts
+    assert plan.x_rows_bytes % 1024 == 0
+    assert plan.y_at == plan.x_slots * plan.x_slot_bytes
+    assert plan.barriers_at == plan.y_at + plan.y_rows * plan.y_row_bytes
+    assert plan.barriers_at + 16 * plan.x_slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+
+
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
@@ -476,6 +538,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
+    if isinstance(plan.tile, core.HopperWeightPlan):
+        _check_hopper_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
+        return
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
     if isinstance(plan.tile, DEPTHWISE_PLANS):
@@ -536,8 +601,7 @@ ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_who_asks_for_tf32(direction: str) -> None:
     """float32 on a GPU with Hopper's kernels, with enough channels a group and enough work; short of any, nobody."""
-    served = direction != "grad_weight"
-    assert core.wants_tf32_answer(_problem(ASKS, direction)) == served
+    assert core.wants_tf32_answer(_problem(ASKS, direction))
     for dtype in ("float16", "bfloat16", "float64"):
         assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
     device = core.Device()
@@ -549,7 +613,7 @@ def test_who_asks_for_tf32(direction: str) -> None:
     for size, asks in ((104, False), (105, True)):
         problem = _problem({**ASKS, "h": size, "w": size}, direction)
         assert asks == (problem.flops() >= core.TF32_MIN_FLOPS)
-        assert core.wants_tf32_answer(problem) == (asks and served)
+        assert core.wants_tf32_answer(problem) == asks
 
 
 def test_describe_says_that_tf32_is_allowed() -> None:
@@ -566,7 +630,7 @@ DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
 FAMILIES = {
     "gather": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
-    "hopper": (core.HopperConvPlan,),
+    "hopper": (core.HopperConvPlan, core.HopperWeightPlan),
 }
 
 
@@ -574,8 +638,7 @@ FAMILIES = {
 @pytest.mark.parametrize("families", ["", *FAMILIES, "depthwise,gather", "gather,depthwise"])
 def test_forced_family(families: str, direction: str) -> None:
     """The cheapest of the allowed families that takes the problem, else gather; explain says which of the two."""
-    dense = "gather" if direction == "grad_weight" else "hopper"
-    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], dense)):
+    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
         problem = _problem(one, direction)
         family = best if not families or best in families else "gather"
         plan = core.make_plan(problem, families=families)

@@ -26,4 +26,8 @@ template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
 
+template <class T, int kParts>
+cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
+
 }  // namespace deconv

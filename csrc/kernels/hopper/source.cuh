@@ -7,6 +7,7 @@
 
 #include "async.cuh"
 #include "params.cuh"
+#include "split.cuh"
 
 namespace deconv::hopper {
 
@@ -42,24 +43,6 @@ __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& ite
   barrier_arrive_expecting(barrier, p.plan.raw_bytes);
   copy_tensor(shared, &p.source_map[plane], barrier, item.w + p.plan.origin_w - skipped_columns(p, item), channel,
               item.h + p.plan.origin_h, item.n, item.group);
-}
-
-__device__ __forceinline__ uint32_t round_to_tf32(float value) {
-  uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-  return rounded;
-}
-__device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
-
-// value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
-// value itself serves. What is not finite has no low part.
-struct SplitFloat {
-  uint32_t high, low;
-};
-__device__ __forceinline__ SplitFloat split_float(uint32_t value) {
-  const float number = __uint_as_float(value);
-  if (!is_finite(number)) return {number == number ? value : 0x7FFFFFFFu, 0};
-  return {value, round_to_tf32(number - __uint_as_float(value & 0xFFFFE000u))};
 }
 
 // A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind. Every method says

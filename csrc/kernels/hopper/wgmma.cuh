@@ -1,4 +1,5 @@
-// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, both operands K-major tiles of 128-byte swizzled rows in shared memory.
+// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory, or A in registers.
+// Tiles are K-major (a row is one m or n), B of 16-bit elements beside A in registers also MN-major (a row is one k).
 //
 // A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
 // (measured on an H200, with the descriptor's base offset 0), which is what lets one halo serve every tap.
@@ -18,6 +19,13 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t g
          static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
+// The same for an MN-major tile, whose blocks of 128 bytes along N are `block_bytes` apart.
+__device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_t block_bytes) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62;
+  return kSwizzle128 | static_cast<uint64_t>((block_bytes >> 4) & 0x3FFF) << 16 |
+         static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+}
+
 __device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
@@ -35,6 +43,11 @@ __device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
 // rows are read as TF32.
 template <class Element, int kN>
 struct Mma;
+
+// The same with A in registers: rows 16 * warp + lane / 4 (+ 8) of 4-byte words lane % 4 (+ 4), in the order (row,
+// word), (row + 8, word), (row, word + 4), (row + 8, word + 4). kMajorN: B is MN-major.
+template <class Element, int kN, bool kMajorN>
+struct MmaFromRegisters;
 
 #define DECONV_ACC4(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
 #define DECONV_ACC16(i) DECONV_ACC4(i), DECONV_ACC4(i + 4), DECONV_ACC4(i + 8), DECONV_ACC4(i + 12)
@@ -63,6 +76,23 @@ struct Mma;
                    : "l"(a), "l"(b), "r"(accumulate));                                                          \
     }                                                                                                           \
   };
+#define DECONV_MMA_REGISTERS(ELEMENT, MAJOR_N, TYPES, N, K, TAIL, REGISTERS, A0, A1, A2, A3, B, FLAG, ...)       \
+  template <>                                                                                                    \
+  struct MmaFromRegisters<ELEMENT, N, MAJOR_N> {                                                                 \
+    static __device__ __forceinline__ void issue(float (&acc)[N / 2], const uint32_t (&a)[4], uint64_t b,        \
+                                                 int accumulate) {                                               \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " FLAG ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k" #K  \
+                   ".f32." TYPES " {" REGISTERS "}, {" A0 "," A1 "," A2 "," A3 "}, " B ", p, 1, 1" TAIL ";\n}\n" \
+                   : __VA_ARGS__                                                                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
+    }                                                                                                            \
+  };
+#define DECONV_MMA_REGISTERS_TYPES(N, ...)                                           \
+  DECONV_MMA_REGISTERS(__nv_bfloat16, false, "bf16.bf16", N, 16, ", 0", __VA_ARGS__) \
+  DECONV_MMA_REGISTERS(__nv_bfloat16, true, "bf16.bf16", N, 16, ", 1", __VA_ARGS__)  \
+  DECONV_MMA_REGISTERS(__half, false, "f16.f16", N, 16, ", 0", __VA_ARGS__)          \
+  DECONV_MMA_REGISTERS(__half, true, "f16.f16", N, 16, ", 1", __VA_ARGS__)           \
+  DECONV_MMA_REGISTERS(float, false, "tf32.tf32", N, 8, "", __VA_ARGS__)
 #define DECONV_MMA_TYPES(N, REGISTERS, A, B, FLAG, ...)                                       \
   DECONV_MMA(__nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__) \
   DECONV_MMA(__half, "f16.f16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__)          \
@@ -76,6 +106,12 @@ DECONV_MMA_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96
 DECONV_MMA_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
 
+DECONV_MMA_REGISTERS_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", "%35", "%36", "%37", DECONV_ACC32(0))
+DECONV_MMA_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", "%67", "%68", "%69",
+                           DECONV_ACC32(0), DECONV_ACC32(32))
+
+#undef DECONV_MMA_REGISTERS_TYPES
+#undef DECONV_MMA_REGISTERS
 #undef DECONV_MMA_TYPES
 #undef DECONV_MMA
 #undef DECONV_REG16_2

@@ -1,0 +1,31 @@
+// float32 for tensor cores: rounded to TF32, or as two TF32 parts.
+#pragma once
+
+#include <cstdint>
+
+namespace deconv::hopper {
+
+__device__ __forceinline__ uint32_t round_to_tf32(float value) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return rounded;
+}
+__device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
+
+// The same as an operand of tensor cores, which read the upper 19 bits alone.
+__device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
+  return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
+}
+
+// value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
+// value itself serves. What is not finite has no low part.
+struct SplitFloat {
+  uint32_t high, low;
+};
+__device__ __forceinline__ SplitFloat split_float(uint32_t value) {
+  const float number = __uint_as_float(value);
+  if (!is_finite(number)) return {number == number ? value : 0x7FFFFFFFu, 0};
+  return {value, round_to_tf32(number - __uint_as_float(value & 0xFFFFE000u))};
+}
+
+}  // namespace deconv::hopper
