@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <sstream>
 
 #include "precision.h"
@@ -31,23 +32,21 @@ Device query(int index) {
 #else
   device.has_wgmma = false;
 #endif
+  const torch::stable::accelerator::DeviceGuard guard(index);
+  device.has_mma = kernels_capability() >= 80;
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   device.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return device;
 }
 
-// Asked once a device; a plan needs it on every call.
+// Asked once a device, and only of those that are used; a plan needs it on every call.
 const Device& device_of(int index) {
-  static const std::vector<Device> devices = [] {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-    std::vector<Device> all;
-    for (int i = 0; i < count; ++i) all.push_back(query(i));
-    return all;
-  }();
-  if (index < 0 || index >= static_cast<int>(devices.size())) {
+  static std::array<std::once_flag, kDevices> once;
+  static std::array<Device, kDevices> devices;
+  if (index < 0 || index >= kDevices) {
     throw std::runtime_error("conv_transpose2d: no CUDA device " + std::to_string(index));
   }
+  std::call_once(once[index], [&] { devices[index] = query(index); });
   return devices[index];
 }
 
@@ -63,7 +62,7 @@ bool has_kernels([[maybe_unused]] int64_t device) {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || device >= count) return false;
     const torch::stable::accelerator::DeviceGuard guard(static_cast<int32_t>(device));
-    known[device] = kernels_load() ? 1 : 2;
+    known[device] = kernels_capability() > 0 ? 1 : 2;
   }
   return known[device] == 1;
 #else

@@ -242,9 +242,35 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
+  const auto pixels = [](const MmaExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
+  py::class_<MmaConvPlan>(m, "MmaConvPlan")
+      .def_property_readonly("rows", [](const MmaConvPlan& p) { return p.tile.rows; })
+      .def_property_readonly("warps_m", [](const MmaConvPlan& p) { return p.tile.warps_m; })
+      .def_readonly("split", &MmaConvPlan::split)
+      .def_property_readonly("pixels", [pixels](const MmaConvPlan& p) { return pixels(p.pixels); })
+      .def_property_readonly("halo", [pixels](const MmaConvPlan& p) { return pixels(p.halo); })
+      .def_property_readonly("tiles", [pixels](const MmaConvPlan& p) { return pixels(p.tiles); })
+      .def_readonly("chunks", &MmaConvPlan::chunks)
+      .def_readonly("m_tiles", &MmaConvPlan::m_tiles)
+      .def_readonly("items", &MmaConvPlan::items)
+      .def_readonly("items_per_block", &MmaConvPlan::items_per_block)
+      .def_readonly("runs", &MmaConvPlan::runs)
+      .def_readonly("halos_ahead", &MmaConvPlan::halos_ahead)
+      .def_readonly("halo_bytes", &MmaConvPlan::halo_bytes)
+      .def_readonly("weights_at", &MmaConvPlan::weights_at)
+      .def_readonly("staging_at", &MmaConvPlan::staging_at)
+      .def_readonly("table_at", &MmaConvPlan::table_at)
+      .def_readonly("shared_bytes", &MmaConvPlan::shared_bytes)
+      .def_readonly("blocks", &MmaConvPlan::blocks)
+      .def_readonly("repack", &MmaConvPlan::repack)
+      .def_readonly("slice", &MmaConvPlan::slice)
+      .def_readonly("packed_bytes", &MmaConvPlan::packed_bytes)
+      .def_readonly("repacked_bytes", &MmaConvPlan::repacked_bytes);
   py::class_<Device>(m, "Device")
       .def(py::init<>())
+      .def_readwrite("capability", &Device::capability)
       .def_readwrite("has_wgmma", &Device::has_wgmma)
+      .def_readwrite("has_mma", &Device::has_mma)
       .def_readwrite("multiprocessors", &Device::multiprocessors)
       .def_readwrite("shared_bytes_per_block", &Device::shared_bytes_per_block);
   py::class_<Plan>(m, "Plan")
@@ -266,6 +292,7 @@ PYBIND11_MODULE(_host_core, m) {
   m.def("depthwise_rows", &depthwise_rows);
   m.def("depthwise_strip", &depthwise_strip);
   m.attr("DEPTHWISE_IMAGES") = kDepthwiseImages;
+  m.attr("MMA_STAGES") = kMmaStages;
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);

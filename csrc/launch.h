@@ -10,7 +10,8 @@ namespace deconv {
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream);
 
-// Whether the current device can run the kernels of this build.
-bool kernels_load();
+// The compute capability, 10 * major + minor, that the kernels which the current device runs were compiled for; 0 where
+// this build has none for it.
+int kernels_capability();
 
 }  // namespace deconv

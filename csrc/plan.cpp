@@ -8,11 +8,13 @@
 #include "plan_depthwise.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
+#include "plan_mma.h"
 
 namespace deconv {
 
 bool wants_tf32_answer(const Problem& problem, const Device& device) {
-  return problem.dtype == DType::kFloat32 && device.has_wgmma &&
+  const bool has_tensor_cores = device.has_wgmma || (device.has_mma && problem.direction != Direction::kGradWeight);
+  return problem.dtype == DType::kFloat32 && has_tensor_cores &&
          std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
          problem.flops() >= kTf32MinFlops;
 }
@@ -25,10 +27,15 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
   if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
+  bool has_hopper = false;
   if (options.allows("hopper")) {
-    consider(is_weight ? plan_hopper_weight(problem, device, considered)
-                       : plan_hopper_conv(problem, device, considered));
+    std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
+                                         : plan_hopper_conv(problem, device, considered);
+    has_hopper = plan.has_value();
+    consider(std::move(plan));
   }
+  // Not beside the Hopper family, whose instructions are about twice as fast.
+  if (options.allows("mma") && !has_hopper) consider(plan_mma_conv(problem, device, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
@@ -91,12 +98,21 @@ std::string describe_launch(const HopperWeightPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const MmaConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << kMmaThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.halos_ahead + 1 << " halos of " << plan.halo.n << 'x' << plan.halo.h
+       << 'x' << plan.halo.w << " pixels, " << kMmaStages << " stages of weights";
+  return text.str();
+}
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
+const char* family(const MmaConvPlan&) { return "mma"; }
 
 }  // namespace
 

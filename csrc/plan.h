@@ -9,6 +9,7 @@
 #include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
+#include "mma_plan.h"
 #include "planner_options.h"
 #include "problem.h"
 
@@ -19,6 +20,7 @@ struct Device {
   std::string name = "H200-like GPU (assumed)";
   int capability = 90;  // 10 * major + minor
   bool has_wgmma = true;  // Hopper, and a build that holds code for sm_90a
+  bool has_mma = true;  // capability 8.0 or later, and a build whose code for this GPU is for 8.0 or later
   int multiprocessors = 132;
   int shared_bytes_per_block = 232448;  // opt-in maximum
   double bandwidth = 4.27e12;  // bytes/s, reads and writes together: device copy measured on an H200
@@ -26,7 +28,7 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan>
+               HopperWeightPlan, MmaConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
@@ -44,7 +46,7 @@ inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 // nothing to gain, and the question is a call into Python that may wait for its lock.
 inline constexpr double kTf32MinFlops = 1e8;
 // Nor do those with fewer channels a group, on either side: they leave most of a tensor core's tile empty.
-inline constexpr int64_t kTensorCoreMinChannels = 16;
+inline constexpr int64_t kTensorCoreMinChannels = 8;
 
 // Whether the caller should find out if TF32 is allowed: a family on tensor cores could serve, and it is worth asking.
 bool wants_tf32_answer(const Problem& problem, const Device& device);

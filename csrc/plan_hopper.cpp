@@ -11,6 +11,7 @@
 namespace deconv {
 namespace {
 
+constexpr int64_t kMinChannels = 16;  // a group, on either side; fewer leave most of a tile empty
 constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
@@ -76,8 +77,7 @@ HopperSource source_of(const Problem& problem, int planes, int planes_w) {
 const char* refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kTensorCoreMinChannels ||
-      problem.out_channels_per_group() < kTensorCoreMinChannels) {
+  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
     return "takes at least 16 channels a group on either side";
   }
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";

@@ -38,12 +38,33 @@ def _relative_error(result: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma"])
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
     env = {**os.environ, "DECONV_FAMILY": family}
     done = subprocess.run([sys.executable, "-m", "deconv_ext", "check"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+# 24 MiB an image: more than 64 MiB in all, so two images at a time are repacked, the last one alone.
+SLICES = """
+import torch, torch.nn.functional as F, deconv_ext
+x = torch.randn(5, 48, 512, 512, device="cuda", dtype=torch.bfloat16)
+weight = torch.randn(48, 40, 3, 3, device="cuda", dtype=torch.bfloat16)
+text = deconv_ext.explain(x, weight, stride=2)
+assert "plan: mma" in text and "source repacked" in text, text
+result = torch.ops.deconv.conv_transpose2d(x, weight, None, 2)
+for image in range(5):
+    expected = F.conv_transpose2d(x[image].double(), weight.double(), stride=2)
+    assert (result[image].double() - expected).norm() < 6e-3 * expected.norm(), image
+"""
+
+
+@pytest.mark.slow
+def test_source_repacked_in_slices() -> None:
+    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    done = subprocess.run([sys.executable, "-c", SLICES], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -56,8 +77,8 @@ def test_float32_follows_the_tf32_switch(allow_tf32: bool, layout: torch.memory_
     expected = F.conv_transpose2d(x.double(), weight.double())
     error = _relative_error(OPERATOR(x, weight), expected)
     text = _explained(x, weight)
-    assert ("TF32 allowed" in text) == (allow_tf32 and "hopper" in text)
-    if "plan: hopper" in text and allow_tf32:
+    assert ("TF32 allowed" in text) == (allow_tf32 and torch.cuda.get_device_capability() >= (8, 0))
+    if ("plan: hopper" in text or "plan: mma" in text) and allow_tf32:
         assert 1e-5 < error < 6e-4
     else:
         assert error < 1e-6

@@ -528,6 +528,51 @@ def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) 
     assert plan.barriers_at + 16 * plan.x_slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
 
 
+def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
+    """Tiles and runs cover each pixel in each phase, the parts of shared memory lie apart, halos come in time."""
+    assert direction != "grad_weight"
+    assert dtype != "float64"
+    assert plan.split == (dtype == "float32")
+    size = 2 if dtype in ("float16", "bfloat16") else 4
+    result, source = _result_size(one, direction), (one["ci"] if direction == "forward" else one["co"]) // one["g"]
+    step = one["s"] if direction == "forward" else (1, 1)
+    extents = (plan.slice, -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
+    for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
+        _blocks_cover(tiles, pixels, extent)
+    assert 1 <= plan.slice <= one["n"]
+    assert plan.slice == one["n"] or plan.repack
+    channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
+    assert torch.Size(plan.pixels).numel() <= pixels
+    assert plan.chunks == -(-source * size // 64)
+    assert plan.m_tiles == -(-(result[1] // one["g"]) // channels)
+    phases = [min(s, extent) for s, extent in zip(step, result[2:], strict=True)]
+    assert plan.items == torch.Size(plan.tiles).numel() * phases[0] * phases[1]
+    _blocks_cover(plan.runs, plan.items_per_block, plan.items)
+    assert plan.blocks == plan.runs * plan.m_tiles * one["g"]
+    halo = torch.Size(plan.halo).numel()
+    assert all(a >= b for a, b in zip(plan.halo, plan.pixels, strict=True))
+    assert halo * 80 <= plan.halo_bytes
+    assert (plan.halos_ahead + 1) * plan.halo_bytes <= plan.weights_at
+    assert plan.weights_at + core.MMA_STAGES * channels * 64 <= plan.staging_at <= plan.table_at
+    assert plan.table_at % 16 == 0
+    assert plan.table_at + 16 * halo <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert _fewest_taps(one, direction) * plan.halos_ahead >= core.MMA_STAGES - 1
+    assert plan.packed_bytes % (channels * 64) == 0
+
+
+def _fewest_taps(one: Case, direction: str) -> int:
+    """Of the phases and planes that have any."""
+    fewest = 1
+    for axis in (0, 1):
+        size = {"input": (one["h"], one["w"])[axis], "output": output_size(one)[axis]}
+        rest = {name: one[key][axis] for key, name in AXIS_KEYS.items()}  # type: ignore[literal-required]
+        geometry = _geometry({**size, **rest}, direction == "forward")
+        pairs = itertools.product(range(geometry.phases()), range(geometry.planes()))
+        counts = [core.axis_taps(geometry, phase, plane).count for phase, plane in pairs]
+        fewest *= min((count for count in counts if count > 0), default=1)
+    return fewest
+
+
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
@@ -536,6 +581,11 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert plan.tile.repacked_bytes <= core.WORKSPACE_LIMIT
         assert plan.workspace_bytes == plan.tile.packed_bytes + 16 + plan.tile.repacked_bytes
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
+        return
+    if isinstance(plan.tile, core.MmaConvPlan):
+        assert plan.tile.repacked_bytes <= core.WORKSPACE_LIMIT
+        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
+        _check_mma_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     if isinstance(plan.tile, core.HopperWeightPlan):
@@ -563,9 +613,25 @@ def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, st
 def test_plans_of_cases(one: Case, direction: str) -> None:
     """The cases of the numerical tests, and the benchmark's layers at their full size."""
     for dtype, layout, families in itertools.product(
-        ("float32", "float64", "bfloat16"), ("contiguous", "channels_last"), ("", "gather,depthwise", "hopper")
+        ("float32", "float64", "bfloat16"), ("contiguous", "channels_last"), ("", "gather,depthwise", "hopper", "mma")
     ):
         _check_plan(one, direction, dtype, layout, 132, families)
+
+
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+@pytest.mark.parametrize(("capability", "shared"), [(80, 166912), (86, 101376), (120, 101376)])
+def test_tensor_cores_without_hopper(capability: int, shared: int, direction: str) -> None:
+    """On other GPUs dense layers in float16 go to the mma family, within the shared memory that a block may have."""
+    device = core.Device()
+    device.capability, device.shared_bytes_per_block, device.has_wgmma = capability, shared, False
+    dense = [one for one in FULL if min(one["ci"], one["co"]) // one["g"] >= 64 and one["h"] > 1]
+    assert len(dense) > 20
+    for one in dense:
+        tile = core.make_plan(_problem(one, direction, "float16", "channels_last"), device).tile
+        assert isinstance(tile, core.MmaConvPlan), one["name"]
+        assert tile.shared_bytes <= shared
+    device.has_mma = False
+    assert not isinstance(core.make_plan(_problem(dense[0], direction), device).tile, core.MmaConvPlan)
 
 
 def test_cases_reach_every_tile() -> None:
@@ -600,12 +666,14 @@ ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_who_asks_for_tf32(direction: str) -> None:
-    """float32 on a GPU with Hopper's kernels, with enough channels a group and enough work; short of any, nobody."""
+    """float32 on a GPU with a family on tensor cores, enough channels a group and enough work; short of any, nobody."""
     assert core.wants_tf32_answer(_problem(ASKS, direction))
     for dtype in ("float16", "bfloat16", "float64"):
         assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
     device = core.Device()
     device.has_wgmma = False
+    assert core.wants_tf32_answer(_problem(ASKS, direction), device) == (direction != "grad_weight")  # the mma family
+    device.has_mma = False
     assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
     for channels in ("ci", "co"):
         few = {**ASKS, channels: 2 * (core.TENSOR_CORE_MIN_CHANNELS - 1)}
@@ -631,6 +699,7 @@ FAMILIES = {
     "gather": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
     "hopper": (core.HopperConvPlan, core.HopperWeightPlan),
+    "mma": (core.MmaConvPlan,),
 }
 
 
@@ -641,6 +710,8 @@ def test_forced_family(families: str, direction: str) -> None:
     for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
         problem = _problem(one, direction)
         family = best if not families or best in families else "gather"
+        if families == "mma" and best == "hopper":
+            best = family = "mma"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])
         text = core.explain(problem, families=families)
@@ -662,7 +733,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper\), .* but got '{families}'"
+    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper, mma\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
 

@@ -45,8 +45,8 @@ def _asked_from_cpp() -> bool:
 
 
 # A GPU of another compute capability has nothing to ask for.
-hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability(0) == (9, 0)
-ask = [_asked_from_python, *([_asked_from_cpp] if hopper else [])]
+tensor_cores = not torch.cuda.is_available() or torch.cuda.get_device_capability(0) >= (8, 0)
+ask = [_asked_from_python, *([_asked_from_cpp] if tensor_cores else [])]
 
 
 @pytest.mark.parametrize("ask", ask)
@@ -156,7 +156,7 @@ def test_large_calls_ask_on_a_gpu() -> None:
     """The backward asks in autograd's own thread, a captured forward while the graph is captured."""
     cudnn.allow_tf32 = True
     x, w = (torch.randn(t.shape, device="cuda", requires_grad=True) for t in _large())
-    assert ("(TF32 allowed)" in deconv_ext.explain(x, w)) == hopper
+    assert ("(TF32 allowed)" in deconv_ext.explain(x, w)) == tensor_cores
     reference = [t.detach().double().requires_grad_() for t in (x, w)]
     expected = F.conv_transpose2d(*reference)
     result = deconv_ext.conv_transpose2d(x, w)
@@ -217,7 +217,7 @@ def test_unknown_family() -> None:
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"
     text = _in_a_process(code + "\n  except RuntimeError as error: print(error)", DECONV_FAMILY="gather,dense")
     expected = (
-        "DECONV_FAMILY must list kernel families (gather, depthwise, hopper), separated by commas, "
+        "DECONV_FAMILY must list kernel families (gather, depthwise, hopper, mma), separated by commas, "
         "but got 'gather,dense'"
     )
     assert text.count(expected) == 2

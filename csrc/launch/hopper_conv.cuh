@@ -3,10 +3,10 @@
 
 #include "../kernels/hopper/conv.cuh"
 #include "../kernels/hopper/pack_weight.cuh"
-#include "../kernels/hopper/repack.cuh"
 #include "../plan_hopper.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
+#include "repack.cuh"
 #include "tensor_map.h"
 
 namespace deconv {
@@ -63,25 +63,6 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
                        p);
 }
 
-template <class T>
-cudaError_t launch_repack(const hopper::ConvParams<T>& conv, const Tensor4& layout, T* repacked, int groups,
-                          cudaStream_t stream) {
-  hopper::RepackParams<T> p;
-  p.source = conv.source;
-  p.source_n = conv.source_n, p.source_c = conv.source_c, p.source_h = conv.source_h, p.source_w = conv.source_w;
-  p.repacked = repacked;
-  p.width = static_cast<int>(layout.size[3]);
-  p.pixels = static_cast<int>(layout.size[2] * layout.size[3]);
-  p.channels = conv.source_channels * groups;
-  p.group_channels = conv.source_channels;
-  p.padded_group_channels = static_cast<int>(layout.size[1] / groups);
-  p.padded_channels = static_cast<int>(layout.size[1]);
-  p.tiles_pixels = static_cast<int>((p.pixels + hopper::kRepackTile - 1) / hopper::kRepackTile);
-  p.tiles_channels = static_cast<int>((p.channels + hopper::kRepackTile - 1) / hopper::kRepackTile);
-  const int64_t blocks = layout.size[0] * p.tiles_pixels * p.tiles_channels;
-  return launch_kernel(hopper::repack_kernel<T>, blocks, hopper::kRepackThreads, 0, stream, p);
-}
-
 template <class T, int kParts>
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
@@ -97,8 +78,7 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
     const Tensor4 layout = hopper_repacked(problem);
     void* repacked = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes + kHopperFlagBytes;
     has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked, params.source_map);
-    if (has_maps)
-      error = launch_repack(params, layout, static_cast<T*>(repacked), static_cast<int>(problem.groups), stream);
+    if (has_maps) error = launch_repack<T>(problem, layout, params.source, static_cast<T*>(repacked), stream);
   } else if (plan.source != HopperSource::kWarps && is_aligned(params.source, 16)) {
     const Correlation c = correlation(problem);
     has_maps = encode_source_maps(problem, plan, c.source, c.source_channels * c.source.stride[1], params.source,

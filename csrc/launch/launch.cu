@@ -34,6 +34,13 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_hopper_weight<T, 1>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<MmaConvPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) == 4) {
+      if (tile->split) return launch_mma_conv<T, true>(problem, *tile, operands, stream);
+    }
+    if constexpr (sizeof(T) <= 4) return launch_mma_conv<T, false>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
   return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);
 }
 
@@ -41,11 +48,11 @@ __global__ void probe() {}
 
 }  // namespace
 
-bool kernels_load() {
+int kernels_capability() {
   cudaFuncAttributes attributes{};
   const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
   (void)cudaGetLastError();  // a missing image is an answer, not an error to keep
-  return error == cudaSuccess;
+  return error == cudaSuccess ? attributes.ptxVersion : 0;
 }
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {

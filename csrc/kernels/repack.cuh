@@ -1,9 +1,9 @@
-// The source, whatever its strides, rewritten channels_last so that TMA can bring it (HopperConvPlan::repack).
+// The source, whatever its strides, rewritten channels_last so that TMA, or 16 bytes at a time, can bring it.
 #pragma once
 
-#include "../primitives.cuh"
+#include "primitives.cuh"
 
-namespace deconv::hopper {
+namespace deconv {
 
 inline constexpr int kRepackTile = 64, kRepackThreads = 256;
 
@@ -19,7 +19,7 @@ struct RepackParams {
 // A block turns kRepackTile channels of kRepackTile pixels around: reads along the pixels, writes along the channels.
 template <class T>
 __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T> p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if __CUDA_ARCH__ >= 800
   constexpr int kRows = kRepackThreads / 32, kAhead = kRepackTile / kRows;
   __shared__ T tile[kRepackTile][kRepackTile + 4 / sizeof(T)];  // [channel][pixel]
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
@@ -57,4 +57,4 @@ __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_con
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv

@@ -1,0 +1,100 @@
+// The weights as the mma kernels consume them: for each group, tile of result channels and phase, one stage after the
+// other, in order of use: [chunk][plane][tap row][tap column]. A stage has, for each step of 32 bytes of channels and
+// each 16 result channels, the 16 bytes of operand A that each lane holds. Slots that phases with fewer taps than
+// others leave at their ends are never read.
+#pragma once
+
+#include "params.cuh"
+
+namespace deconv::mma {
+
+template <class T>
+struct PackParams {
+  const T* weight;
+  int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
+  unsigned char* packed;
+  int source_channels, result_channels, groups;  // channels per group
+  bool taps_fastest;  // neighbouring threads take neighbouring taps, else neighbouring lanes of operand A
+  AxisGeometry axis[2];
+  MmaConvPlan plan;
+};
+
+// Where a tap belongs along one axis: its phase, how many taps the phase has in all and in earlier planes, how many in
+// this plane, and which of these it is. total is 0 where no phase has it.
+struct TapPlace {
+  int phase, total, before, count, index;
+};
+__device__ __forceinline__ void find_places(const AxisGeometry& axis, int phase, TapPlace* places) {
+  int total = 0, before = 0;
+  for (int plane = 0; plane < axis.planes(); ++plane) total += axis_taps(axis, phase, plane).count;
+  for (int plane = 0; plane < axis.planes(); ++plane) {
+    const AxisTaps taps = axis_taps(axis, phase, plane);
+    for (int t = 0; t < taps.count; ++t) {
+      places[taps.first_tap + t * taps.tap_step] = {phase, total, before, taps.count, t};
+    }
+    before += taps.count;
+  }
+}
+
+// One thread: one lane's part of operand A, 16 bytes. kRounds: to TF32.
+template <class T, bool kRounds>
+__global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
+#if __CUDA_ARCH__ >= 800
+  __shared__ TapPlace places[2][kMmaMaxKernel];
+  const MmaConvPlan& plan = p.plan;
+  for (int i = threadIdx.x; i < 2 * kMmaMaxKernel; i += blockDim.x) (&places[0][0])[i] = {0, 0, 0, 0, 0};
+  __syncthreads();
+  for (int i = threadIdx.x; i < plan.phases_h + plan.phases_w; i += blockDim.x) {
+    const int axis = i < plan.phases_h ? 0 : 1;
+    find_places(p.axis[axis], axis == 0 ? i : i - plan.phases_h, places[axis]);
+  }
+  __syncthreads();
+
+  unsigned rest = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto take = [&rest](unsigned count) {
+    const unsigned quotient = rest / count, digit = rest - quotient * count;
+    rest = quotient;
+    return static_cast<int>(digit);
+  };
+  constexpr int kSteps = kMmaRowBytes / kStepBytes;
+  const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
+  const int tile_rows = plan.tile.channels() / 16;
+  int lane, k_w, k_h;
+  if (p.taps_fastest) {
+    k_w = take(kernel_w), k_h = take(kernel_h), lane = take(32);
+  } else {
+    lane = take(32), k_w = take(kernel_w), k_h = take(kernel_h);
+  }
+  const int row = take(tile_rows), step = take(kSteps), chunk = take(plan.chunks), m_tile = take(plan.m_tiles);
+  const int group = rest;
+  const TapPlace h = places[0][k_h], w = places[1][k_w];
+  if (group >= p.groups || h.total == 0 || w.total == 0) return;
+
+  constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
+  const T* weights = p.weight + group * p.weight_group + k_h * p.weight_h + k_w * p.weight_w;
+  uint4 fragment;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int m = m_tile * plan.tile.channels() + channel_of_row<T>(row, lane / 4 + i % 2 * 8);
+    const int word = step * (kStepBytes / 4) + lane % 4 + i / 2 * 4;
+    Pack<T, kOfWord> elements;
+#pragma unroll
+    for (int e = 0; e < kOfWord; ++e) {
+      const int c = chunk * kChunk<T> + word * kOfWord + e;
+      const bool exists = m < p.result_channels && c < p.source_channels;
+      elements.value[e] = exists ? weights[m * p.weight_m + c * p.weight_c] : narrow<T>(0.0f);
+    }
+    const uint32_t bits = reinterpret_cast<const uint32_t&>(elements);
+    (&fragment.x)[i] = kRounds ? round_to_tf32(bits) : bits;
+  }
+  const int slots = plan.slots_h * plan.slots_w, taps = h.total * w.total;
+  const int tap = h.before * w.total + h.count * w.before + h.index * w.count + w.index;
+  const int64_t column = (static_cast<int64_t>(group * plan.m_tiles + m_tile) * plan.phases_h + h.phase) *
+                             plan.phases_w +
+                         w.phase;
+  const int64_t stage = column * plan.chunks * slots + static_cast<int64_t>(chunk) * taps + tap;
+  *reinterpret_cast<uint4*>(p.packed + (((stage * kSteps + step) * tile_rows + row) * 32 + lane) * 16) = fragment;
+#endif
+}
+
+}  // namespace deconv::mma

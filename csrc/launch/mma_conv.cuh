@@ -1,0 +1,112 @@
+// Launcher of the mma family's forward and grad_input; one .cu file a way of computing instantiates it.
+#pragma once
+
+#include <algorithm>
+
+#include "../kernels/mma/conv.cuh"
+#include "../kernels/mma/pack_weight.cuh"
+#include "../plan_hopper.h"
+#include "../plan_mma.h"
+#include "correlation.cuh"
+#include "kernel_launch.cuh"
+#include "repack.cuh"
+
+namespace deconv {
+
+template <class T>
+mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& plan, const Operands& operands) {
+  mma::ConvParams<T> p{};
+  set_images<T>(p, problem, operands);
+  p.source_group = p.source_channels * p.source_c;
+  p.packed = static_cast<const unsigned char*>(operands.workspace);
+  p.vector_result = mma_vector_result(problem, plan) && is_aligned(p.result, 16);
+  for (int a = 0; a < 2; ++a) {
+    const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
+    for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
+      const AxisTaps taps = axis_taps(p.axis[a], i / planes, i % planes);
+      p.taps[a][i] = {taps.count, taps.first_shift - origin, taps.shift_step};
+      p.totals[a][i / planes] += taps.count;
+    }
+  }
+  p.halo_w = divide_by(plan.halo.w);
+  p.halo_h = divide_by(plan.halo.h);
+  p.halo_rows = divide_by(plan.halo.n * plan.halo.h * plan.halo.w);
+  p.pixels_w = divide_by(plan.pixels.w);
+  p.pixels_h = divide_by(plan.pixels.h);
+  p.m_tiles = divide_by(plan.m_tiles);
+  p.runs = divide_by(plan.runs);
+  p.phases = divide_by(plan.phases_h * plan.phases_w);
+  p.phases_w = divide_by(plan.phases_w);
+  p.tiles_w = divide_by(plan.tiles.w);
+  p.tiles_h = divide_by(plan.tiles.h);
+  p.plan = plan;
+  return p;
+}
+
+template <class T, bool kRounds>
+cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
+                            cudaStream_t stream) {
+  const Correlation c = correlation(problem);
+  mma::PackParams<T> p;
+  set_weight<T>(p, problem, operands);
+  p.packed = static_cast<unsigned char*>(operands.workspace);
+  p.source_channels = static_cast<int>(c.source_channels);
+  p.result_channels = static_cast<int>(c.result_channels);
+  p.groups = static_cast<int>(problem.groups);
+  p.taps_fastest = p.weight_w < p.weight_m;
+  p.axis[0] = geometry(problem, 0);
+  p.axis[1] = geometry(problem, 1);
+  p.plan = plan;
+  constexpr int kThreads = 256;
+  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.tile.channels() / 16) *
+                         (kMmaRowBytes / mma::kStepBytes) * 32 * p.axis[0].kernel * p.axis[1].kernel;
+  return launch_kernel(mma::pack_weight_kernel<T, kRounds>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream, p);
+}
+
+template <class T, bool kSplit>
+cudaError_t launch_mma_tile(const mma::ConvParams<T>& params, bool vector, cudaStream_t stream) {
+  const MmaConvPlan& plan = params.plan;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, kMmaThreads, plan.shared_bytes, stream, params);
+  };
+  if (plan.tile.rows == 4) {
+    return vector ? launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, true>>)
+                  : launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, false>>);
+  }
+  if (plan.tile.rows == 2) {
+    return vector ? launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, true>>)
+                  : launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, false>>);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class T, bool kSplit>
+cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
+                            cudaStream_t stream) {
+  cudaError_t error = launch_mma_pack < T, sizeof(T) == 4 && !kSplit > (problem, plan, operands, stream);
+  const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
+  if (!plan.repack) {
+    const bool vector = mma_vector_source(problem) && is_aligned(params.source, 16);
+    return error != cudaSuccess ? error : launch_mma_tile<T, kSplit>(params, vector, stream);
+  }
+  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
+  for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
+    Tensor4 layout = hopper_repacked(problem);
+    layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
+    error = launch_repack<T>(problem, layout, params.source + first * params.source_n, repacked, stream);
+    if (error != cudaSuccess) return error;
+    mma::ConvParams<T> of_slice = params;
+    of_slice.batch = static_cast<int>(layout.size[0]);
+    of_slice.result += first * params.result_n;
+    of_slice.source = repacked;
+    of_slice.source_n = layout.stride[0];
+    of_slice.source_c = layout.stride[1];
+    of_slice.source_h = layout.stride[2];
+    of_slice.source_w = layout.stride[3];
+    of_slice.source_group = layout.size[1] / problem.groups;
+    error = launch_mma_tile<T, kSplit>(of_slice, true, stream);
+  }
+  return error;
+}
+
+}  // namespace deconv

@@ -1,0 +1,318 @@
+// Tiles of the mma family (kernels/mma/conv.cuh).
+#include "plan_mma.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "correlation.h"
+#include "plan.h"
+#include "plan_arithmetic.h"
+#include "plan_hopper.h"
+
+namespace deconv {
+namespace {
+
+constexpr int64_t kMinChannels = 8;  // a group, on either side; fewer leave most of a tile empty
+constexpr int kMostHalosAhead = kMmaStages - 1;
+constexpr int64_t kMostPadding = 2;
+constexpr int kReservedShared = 1024;  // of a block, for the system
+
+// Cycles of a multiprocessor, estimated from the instructions and scaled to timings on an H200
+// (docs/performance.md).
+constexpr double kShareOfPeak = 0.62;  // of the tensor cores' rate, within a stage
+constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
+constexpr double kStageCost = 45;  // of a stage besides: the barrier, the weights
+constexpr double kItemCost = 800, kBlockCost = 2500;
+constexpr int kMostItems = 32;  // of a block
+constexpr int kMostRounds = 8;  // whose number of blocks is chosen exactly
+constexpr int kLeastWidth = 4;  // of a tile that could be wider
+constexpr double kFirstItem = 0.4;  // of an item's time: what a block's beginning costs
+constexpr double kRowCost[3] = {3.0, 6.0, 28.0};  // of a pixel of a halo: 16 bytes at once; float32; registers
+// Of a result element: channels adjacent; columns adjacent.
+constexpr double kChannelCost[2] = {0.10, 0.20}, kColumnCost[2] = {0.30, 0.40};
+constexpr double kAloneShare = 0.6;  // of what two blocks get from a multiprocessor, one block gets
+constexpr double kLaunchMs = 6e-3;
+constexpr double kRepackPasses = 5;  // over its bytes, at the speed of a device copy
+constexpr double kPackMsPerByte = 0.5e-9;
+
+// Multiplications and additions of 16-bit operands a cycle and multiprocessor, with mma.sync and float32 sums: data
+// sheets; 9.0 measured on an H200.
+double tensor_rate(int capability) {
+  if (capability == 80) return 2048;
+  if (capability == 90) return 2690;
+  return capability < 90 || capability >= 120 ? 512 : 2048;
+}
+
+struct Span {
+  int origin = 0, length = 0;  // smallest shift; largest minus smallest
+  int most = 0, least = 0;  // taps of the fullest phase, over all planes; of the emptiest (phase, plane) that has any
+};
+
+Span span_of(const AxisGeometry& axis) {
+  Span span;
+  int last = 0;
+  for (int phase = 0; phase < axis.phases(); ++phase) {
+    int of_phase = 0;
+    for (int plane = 0; plane < axis.planes(); ++plane) {
+      const AxisTaps taps = axis_taps(axis, phase, plane);
+      if (taps.count == 0) continue;
+      const int end = taps.first_shift + (taps.count - 1) * taps.shift_step;
+      span.origin = span.least == 0 ? taps.first_shift : std::min(span.origin, taps.first_shift);
+      last = span.least == 0 ? end : std::max(last, end);
+      span.least = span.least == 0 ? taps.count : std::min(span.least, taps.count);
+      of_phase += taps.count;
+    }
+    span.most = std::max(span.most, of_phase);
+  }
+  span.length = last - span.origin;
+  return span;
+}
+
+const char* refusal(const Problem& problem, const Device& device) {
+  if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
+  if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
+  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
+  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
+    return "takes at least 8 channels a group on either side";
+  }
+  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
+  for (const Axis& axis : problem.axis) {
+    if (axis.kernel > kMmaMaxKernel) return "takes kernels up to 128";
+    if (axis.stride > kMmaMaxStride) return "takes strides up to 64";
+  }
+  return "";
+}
+
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const Device& device)
+      : problem_(problem),
+        device_(device),
+        c_(correlation(problem)),
+        h_(geometry(problem, 0)),
+        w_(geometry(problem, 1)),
+        span_h_(span_of(h_)),
+        span_w_(span_of(w_)),
+        element_(static_cast<int>(element_size(problem.dtype))),
+        vector_source_(mma_vector_source(problem)) {}
+
+  // How many images at a time a kernel before may rewrite: all, or half the workspace, which the L2 cache of a large
+  // GPU still holds. 0: none.
+  int slice() const {
+    if (vector_source_ || c_.source_channels * element_ % 16 != 0) return 0;
+    const int64_t image = hopper_repacked(problem_).stride[0] * element_;
+    if (image * problem_.batch <= kWorkspaceLimit) return static_cast<int>(problem_.batch);
+    return static_cast<int>(image <= kWorkspaceLimit ? std::max<int64_t>(1, kWorkspaceLimit / 2 / image) : 0);
+  }
+
+  // Whether the tile suits the number of result channels; others leave half of it empty, or bring halos too often.
+  bool suits(const MmaTile& tile) const {
+    const int64_t channels = c_.result_channels;
+    return tile.channels() == 32 ? channels <= 32 : tile.channels() == 64 ? channels > 32 : channels > 64;
+  }
+
+  // The best of the shapes that the tile's pixels can take. Nothing if none fits.
+  std::optional<Plan> plan(const MmaTile& tile, bool repack) const {
+    std::optional<MmaConvPlan> best;
+    double best_ms = 0;
+    const int width = w_.phase_size(0);
+    int last = 0;
+    for (int most = tile.pixels(); most >= kLeastWidth; most /= 2) {
+      const int even = static_cast<int>(ceil_div(width, ceil_div(width, most)));
+      // As it is, and as whole 8 pixels, which come from neighbouring rows of shared memory.
+      for (const int w : {static_cast<int>(round_up(even, 8)), even}) {
+        if (w == last || w > most) continue;
+        last = w;
+        const std::optional<MmaConvPlan> p = with_width(tile, w, repack);
+        if (!p) continue;
+        const double ms = estimate_ms(*p);
+        if (best && ms >= best_ms) continue;
+        best = p;
+        best_ms = ms;
+      }
+    }
+    if (!best) return std::nullopt;
+    choose_runs(*best);
+    return Plan{*best, best->packed_bytes + best->repacked_bytes, estimate_ms(*best)};
+  }
+
+ private:
+  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, bool repack) const {
+    MmaConvPlan p;
+    p.tile = tile;
+    p.split = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32;
+    p.origin_h = span_h_.origin;
+    p.origin_w = span_w_.origin;
+    p.phases_h = h_.phases();
+    p.phases_w = w_.phases();
+    p.planes_h = h_.planes();
+    p.planes_w = w_.planes();
+    p.slots_h = std::max(1, span_h_.most);
+    p.slots_w = std::max(1, span_w_.most);
+    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaRowBytes));
+    p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
+    // As few tiles as the extents allow, of equal size.
+    p.repack = repack;
+    p.slice = repack ? slice() : static_cast<int>(problem_.batch);
+    const int height = h_.phase_size(0), batch = p.slice;
+    const auto even = [](int extent, int most) {
+      return static_cast<int>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
+    };
+    p.pixels.w = width;
+    p.pixels.h = even(height, tile.pixels() / width);
+    p.pixels.n = p.pixels.h < height ? 1 : even(batch, tile.pixels() / (width * height));
+    p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
+    p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
+               static_cast<int>(ceil_div(w_.phase_size(0), width))};
+    const int64_t rows = static_cast<int64_t>(p.halo.n) * p.halo.h * p.halo.w;
+    if (rows > device_.shared_bytes_per_block / kMmaRowPitch) return std::nullopt;
+    // A halo that is asked for at its predecessor's first stage must be there in time, however few taps there are.
+    const int taps = std::max(1, span_h_.least * span_w_.least);
+    p.halos_ahead = std::min<int>(kMostHalosAhead, static_cast<int>(ceil_div(kMmaStages - 1, taps)));
+    p.halo_bytes = static_cast<int>(rows * kMmaRowPitch);
+    const int results = c_.result.stride[1] == 1 ? 0 : mma_staging_bytes(element_);
+    p.weights_at = static_cast<int>(round_up((p.halos_ahead + 1) * p.halo_bytes, 128));
+    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaRowBytes;
+    p.table_at = p.staging_at + results;
+    p.shared_bytes = p.table_at + static_cast<int>(rows) * kMmaPlaceBytes;
+    if (p.shared_bytes > device_.shared_bytes_per_block) return std::nullopt;
+    p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.chunks) *
+                     p.slots_h * p.slots_w * tile.channels() * kMmaRowBytes;
+    if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
+    p.repacked_bytes = repack ? hopper_repacked(problem_).stride[0] * p.slice * element_ : 0;
+    const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
+    if (items * p.m_tiles * static_cast<double>(problem_.groups) > (1 << 30)) return std::nullopt;
+    p.items = static_cast<int>(items);
+    set_runs(p, 1);
+    return p;
+  }
+
+  // Blocks of a multiprocessor.
+  int resident(const MmaConvPlan& p) const {
+    const int by_registers = mma_blocks(p.tile.rows, element_);
+    return std::max(1,
+                    std::min<int>(by_registers, device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared)));
+  }
+
+  void set_runs(MmaConvPlan& p, int items_per_block) const {
+    p.items_per_block = items_per_block;
+    p.runs = static_cast<int>(ceil_div(p.items, items_per_block));
+    p.blocks = p.runs * problem_.groups * p.m_tiles;
+  }
+
+  // As many items a block as leave the blocks in few whole rounds: a block's first halo comes while nothing is
+  // computed. With many rounds their number matters little.
+  void choose_runs(MmaConvPlan& p) const {
+    const int64_t at_once = static_cast<int64_t>(device_.multiprocessors) * resident(p);
+    const int64_t columns = problem_.groups * p.m_tiles;
+    double best = 0;
+    const auto consider = [&](int64_t count) {
+      const int64_t rounds = ceil_div(ceil_div(p.items, count) * columns, at_once);
+      const double cost = static_cast<double>(rounds) * (items_cost(p, static_cast<int>(count)) + kFirstItem);
+      if (best > 0 && cost >= best) return;
+      best = cost;
+      set_runs(p, static_cast<int>(count));
+    };
+    consider(1);
+    for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
+      const int64_t runs = at_once * rounds / columns;
+      const int64_t count = runs == 0 ? kMostItems : ceil_div(p.items, runs);
+      consider(std::min<int64_t>(count, std::min(kMostItems, p.items)));
+    }
+  }
+
+  // Of so many items, in items of average taps, for the block that has most.
+  double items_cost(const MmaConvPlan& p, int count) const {
+    const int phases = p.phases_h * p.phases_w, rest = count % phases;
+    const double fullest = static_cast<double>(p.slots_h) * p.slots_w * phases /
+                           (static_cast<double>(h_.kernel) * w_.kernel);
+    return count + std::min(rest, 1) * std::max(0.0, fullest - 1);
+  }
+
+  double estimate_ms(const MmaConvPlan& p) const {
+    const bool is_float = element_ == 4;
+    // Of one block, on average.
+    const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
+    const double stages = taps * p.chunks;
+    const double rate = tensor_rate(device_.capability) * kShareOfPeak / (p.split ? 3 : 1);
+    const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * 2.0 * p.tile.channels() * p.tile.pixels() *
+                            (kMmaRowBytes / 2) / rate;
+    const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * std::min(1.0, taps) * p.chunks *
+                        p.planes_h * p.planes_w;
+    const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
+    const double results = static_cast<double>(p.tile.channels()) * p.tile.pixels();
+    const bool channels = c_.result.stride[1] == 1;
+    const double store = channels ? kChannelCost[is_float] : kColumnCost[is_float] * (w_.result_step() > 1 ? 1.5 : 1);
+    const double work = stages * (products + kStageCost) + rows * row_cost + results * store + kItemCost;
+    const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
+    const double share = rounds < 2 || resident(p) < 2 ? kAloneShare : 1;
+    const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
+    const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
+    const double repacked = slices * static_cast<double>(p.repacked_bytes);
+    const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
+    return 1e3 * std::max(cycles / kClock, memory) + slices * kLaunchMs +
+           kPackMsPerByte * static_cast<double>(p.packed_bytes) + kRepackPasses * 1e3 * repacked / device_.bandwidth;
+  }
+
+  const Problem& problem_;
+  const Device& device_;
+  Correlation c_;
+  AxisGeometry h_, w_;
+  Span span_h_, span_w_;
+  int element_;
+  bool vector_source_;
+};
+
+}  // namespace
+
+std::string describe(const MmaConvPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.tile.channels() << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, "
+       << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
+       << (plan.repack ? ", source repacked" : "") << (plan.split ? ", three TF32 products" : "");
+  return text.str();
+}
+
+bool mma_vector_source(const Problem& problem) {
+  return packs_along_channels(correlation(problem).source, correlation(problem).source_channels,
+                              16 / element_size(problem.dtype));
+}
+
+bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
+  const Correlation c = correlation(problem);
+  const int64_t size = element_size(problem.dtype);
+  if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
+  // Pairs of 16-bit columns, in one line and in one word.
+  return size == 2 && c.result.stride[3] == 1 && geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0 &&
+         c.result.size[3] % 2 == 0 && c.result.stride[0] % 2 == 0 && c.result.stride[1] % 2 == 0 &&
+         c.result.stride[2] % 2 == 0;
+}
+
+std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+  if (const std::string why = refusal(problem, device); !why.empty()) {
+    if (considered) considered->push_back({"mma family", 0, why});
+    return std::nullopt;
+  }
+  const Candidates candidates(problem, device);
+  std::optional<Plan> best;
+  for (const MmaTile& tile : kMmaTiles) {
+    if (!candidates.suits(tile)) continue;
+    for (const bool repack : {false, true}) {
+      if (repack && candidates.slice() == 0) break;
+      std::optional<Plan> plan = candidates.plan(tile, repack);
+      if (!plan) continue;
+      if (considered) {
+        const std::string text = describe(std::get<MmaConvPlan>(plan->tile), problem.dtype);
+        considered->push_back({"mma family, " + text, plan->estimate_ms, ""});
+      }
+      if (!best || plan->estimate_ms < best->estimate_ms) best = std::move(plan);
+    }
+  }
+  if (!best && considered) {
+    considered->push_back(
+        {"mma family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
+  }
+  return best;
+}
+
+}  // namespace deconv
