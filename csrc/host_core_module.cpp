@@ -266,6 +266,38 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("slice", &MmaConvPlan::slice)
       .def_readonly("packed_bytes", &MmaConvPlan::packed_bytes)
       .def_readonly("repacked_bytes", &MmaConvPlan::repacked_bytes);
+  const auto narrow_extent = [](const NarrowExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
+  py::class_<NarrowConvPlan>(m, "NarrowConvPlan")
+      .def_readonly("row_tiles", &NarrowConvPlan::row_tiles)
+      .def_readonly("warps_m", &NarrowConvPlan::warps_m)
+      .def_readonly("parts", &NarrowConvPlan::parts)
+      .def_readonly("channels", &NarrowConvPlan::channels)
+      .def_readonly("all_heights", &NarrowConvPlan::all_heights)
+      .def_property_readonly("tile", [narrow_extent](const NarrowConvPlan& p) { return narrow_extent(p.tile); })
+      .def_property_readonly("tiles", [narrow_extent](const NarrowConvPlan& p) { return narrow_extent(p.tiles); })
+      .def_readonly("units", &NarrowConvPlan::units)
+      .def_readonly("chunks", &NarrowConvPlan::chunks)
+      .def_readonly("row_groups", &NarrowConvPlan::row_groups)
+      .def_readonly("positions", &NarrowConvPlan::positions)
+      .def_readonly("steps", &NarrowConvPlan::steps)
+      .def_readonly("stage_channel", &NarrowConvPlan::stage_channel)
+      .def_readonly("source_pixels", &NarrowConvPlan::source_pixels)
+      .def_readonly("source_pitch", &NarrowConvPlan::source_pitch)
+      .def_readonly("passes_h", &NarrowConvPlan::passes_h)
+      .def_readonly("passes_m", &NarrowConvPlan::passes_m)
+      .def_readonly("tile_blocks", &NarrowConvPlan::tile_blocks)
+      .def_readonly("blocks", &NarrowConvPlan::blocks)
+      .def_readonly("source_at", &NarrowConvPlan::source_at)
+      .def_readonly("stage_at", &NarrowConvPlan::stage_at)
+      .def_readonly("tables_at", &NarrowConvPlan::tables_at)
+      .def_readonly("shared_bytes", &NarrowConvPlan::shared_bytes)
+      .def_readonly("columns_adjacent", &NarrowConvPlan::columns_adjacent);
+  py::class_<TapPlace>(m, "TapPlace")
+      .def_readonly("phase", &TapPlace::phase)
+      .def_readonly("plane", &TapPlace::plane)
+      .def_readonly("shift", &TapPlace::shift);
+  m.def("tap_place", &tap_place, py::arg("axis"), py::arg("k"));
+  m.def("without_idle_taps", &without_idle_taps, py::arg("axis"));
   py::class_<Device>(m, "Device")
       .def(py::init<>())
       .def_readwrite("capability", &Device::capability)
@@ -296,8 +328,8 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);
-  m.attr("TF32_MIN_FLOPS") = kTf32MinFlops;
   m.attr("TENSOR_CORE_MIN_CHANNELS") = kTensorCoreMinChannels;
+  m.attr("TF32_MIN_FLOPS") = kTf32MinFlops;
   m.def("wants_tf32_answer", &wants_tf32_answer, py::arg("problem"), py::arg("device") = Device{});
   // `families` is what DECONV_FAMILY would hold.
   m.def(

@@ -9,13 +9,14 @@
 #include "plan_gather.h"
 #include "plan_hopper.h"
 #include "plan_mma.h"
+#include "plan_narrow.h"
 
 namespace deconv {
 
 bool wants_tf32_answer(const Problem& problem, const Device& device) {
-  const bool has_tensor_cores = device.has_wgmma || (device.has_mma && problem.direction != Direction::kGradWeight);
-  return problem.dtype == DType::kFloat32 && has_tensor_cores &&
-         std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
+  const bool is_weight = problem.direction == Direction::kGradWeight;
+  return problem.dtype == DType::kFloat32 && (device.has_wgmma || (device.has_mma && !is_weight)) &&
+         std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
          problem.flops() >= kTf32MinFlops;
 }
 
@@ -36,6 +37,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   }
   // Not beside the Hopper family, whose instructions are about twice as fast.
   if (options.allows("mma") && !has_hopper) consider(plan_mma_conv(problem, device, considered));
+  if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
@@ -106,6 +108,15 @@ std::string describe_launch(const MmaConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const NarrowConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << kNarrowThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.tile_blocks << " for each of the result's parts, " << plan.chunks
+       << " stages of " << plan.units * kNarrowUnitBytes << " bytes of channels, " << plan.rows_h << 'x' << plan.rows_w
+       << " source pixels of " << plan.planes_h * plan.planes_w << " planes";
+  return text.str();
+}
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
@@ -113,6 +124,7 @@ const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
+const char* family(const NarrowConvPlan&) { return "narrow"; }
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
 #include "mma_plan.h"
+#include "narrow_plan.h"
 #include "planner_options.h"
 #include "problem.h"
 
@@ -28,7 +29,7 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, MmaConvPlan>
+               HopperWeightPlan, MmaConvPlan, NarrowConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
@@ -45,7 +46,7 @@ inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 // Smaller float32 problems do not ask for TF32: the float32 units of an H200 do this much in some 2 µs, so there is
 // nothing to gain, and the question is a call into Python that may wait for its lock.
 inline constexpr double kTf32MinFlops = 1e8;
-// Nor do those with fewer channels a group, on either side: they leave most of a tensor core's tile empty.
+// Nor do those with fewer channels a group on both sides: they leave most of a tensor core's tile empty.
 inline constexpr int64_t kTensorCoreMinChannels = 8;
 
 // Whether the caller should find out if TF32 is allowed: a family on tensor cores could serve, and it is worth asking.

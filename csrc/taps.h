@@ -88,4 +88,23 @@ DECONV_HOST_DEVICE AxisTaps axis_taps(const AxisGeometry& axis, int phase, int p
   return taps;
 }
 
+// The one (phase, plane) pair that tap k serves, and its shift there: the same relation, seen from the tap.
+struct TapPlace {
+  int phase, plane, shift;
+};
+DECONV_HOST_DEVICE TapPlace tap_place(const AxisGeometry& axis, int k) {
+  const int reach = k * axis.dilation - axis.padding;
+  const int steps = floor_div(reach, axis.stride), residue = reach - steps * axis.stride;
+  return axis.is_forward ? TapPlace{residue, 0, -steps} : TapPlace{0, residue, steps};
+}
+
+// An axis with one input pixel has no stride to speak of. With one this long every tap has a phase or plane of its own.
+DECONV_HOST_DEVICE AxisGeometry without_idle_taps(AxisGeometry axis) {
+  const int input = axis.is_forward ? axis.source_size : axis.result_size;
+  const int output = axis.is_forward ? axis.result_size : axis.source_size;
+  const int reach = axis.dilation * (axis.kernel - 1) + 1;
+  if (input == 1) axis.stride = reach > output + axis.padding ? reach : output + axis.padding;
+  return axis;
+}
+
 }  // namespace deconv

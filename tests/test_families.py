@@ -38,7 +38,7 @@ def _relative_error(result: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow"])
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
     env = {**os.environ, "DECONV_FAMILY": family}
@@ -109,6 +109,41 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
         result[expected.isinf()].abs() > 1e30, torch.ones_like(result[expected.isinf()], dtype=torch.bool)
     )
     torch.testing.assert_close(result[ordinary], expected[ordinary], rtol=1e-5, atol=2e-4)
+
+
+NARROW = """
+import torch, torch.nn.functional as F
+torch.backends.cudnn.allow_tf32 = False
+torch.manual_seed(3)
+# channels, image, result channels a group, kernel, stride, padding, dilation, groups
+for ci, h, w, co, k, s, p, d, g in [
+    (64, 9, 33, 3, 4, 2, 1, 1, 1), (7, 5, 6, 1, 9, 4, 4, 1, 1), (12, 10, 7, 5, (3, 5), (2, 3), (1, 2), (2, 1), 3),
+    (24, 6, 40, 19, 3, 5, 1, 2, 1), (20, 1, 1, 40, 4, 1, 0, 1, 1), (33, 1, 5, 9, 3, 2, 1, 1, 1),
+    (3, 17, 17, 8, 7, 1, 3, 2, 1),
+]:
+    for dtype, most in ((torch.float32, 2e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(3, ci, h, w, device="cuda").to(dtype).to(memory_format=layout)
+            weight, bias = torch.randn(ci, co, *(k if isinstance(k, tuple) else (k, k)), device="cuda").to(dtype), None
+            bias = torch.randn(co * g, device="cuda").to(dtype)
+            run = lambda x: torch.ops.deconv.conv_transpose2d(x, weight, bias, s, p, 0, g, d)
+            assert "plan: narrow" in deconv_ext.explain(x, weight, bias, stride=s, padding=p, groups=g, dilation=d)
+            double = [tensor.double().cpu() for tensor in (weight, bias)]
+            oracle = lambda x: F.conv_transpose2d(x.double().cpu(), *double, s, p, 0, g, d).cuda()
+            y = run(x)
+            assert ((y.double() - oracle(x)).norm() / oracle(x).norm()).item() < most
+            assert torch.equal(y, run(x))
+            # A value that is not finite reaches the results that it belongs to, and no neighbour.
+            x[1, 2, h // 2, w // 2] = float("inf")
+            assert torch.equal(run(x).isfinite(), oracle(x).to(dtype).isfinite())
+"""
+
+
+def test_narrow_layers() -> None:
+    """Sizes around the tile, phases without taps, one pixel; float64 as the oracle, equal bits, infinities."""
+    env = {**os.environ, "DECONV_FAMILY": "narrow"}
+    done = subprocess.run([sys.executable, "-c", "import deconv_ext" + NARROW], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 @strict

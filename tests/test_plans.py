@@ -65,6 +65,47 @@ def test_phases_partition_the_result(axis: dict[str, int]) -> None:
 
 @many
 @given(axes())
+def test_each_tap_knows_its_place(axis: dict[str, int]) -> None:
+    """What `axis_taps` lists by phase and plane, `tap_place` says by tap."""
+    for is_forward in (True, False):
+        geometry = _geometry(axis, is_forward)
+        places = {}
+        for phase, plane in itertools.product(range(geometry.phases()), range(geometry.planes())):
+            taps = core.axis_taps(geometry, phase, plane)
+            for t in range(taps.count):
+                shift = taps.first_shift + t * taps.shift_step
+                places[taps.first_tap + t * taps.tap_step] = (phase, plane, shift)
+        for k in range(axis["kernel"]):
+            place = core.tap_place(geometry, k)
+            inside = place.phase < geometry.phases() and place.plane < geometry.planes()
+            assert places.get(k) == ((place.phase, place.plane, place.shift) if inside else None)
+
+
+@many
+@given(axes(largest=2))
+def test_one_input_pixel_needs_no_stride(axis: dict[str, int]) -> None:
+    """The same taps meet the same pixels, and no phase or plane has two taps."""
+    for is_forward in (True, False):
+        geometry = _geometry(axis, is_forward)
+        longer = core.without_idle_taps(geometry)
+        met = []
+        for one in (geometry, longer):
+            step, source_step = (one.phases(), 1) if is_forward else (1, one.planes())
+            source_size = axis["input" if is_forward else "output"]
+            found = set()
+            for phase, plane in itertools.product(range(one.phases()), range(one.planes())):
+                taps = core.axis_taps(one, phase, plane)
+                assert one is geometry or axis["input"] > 1 or taps.count <= 1
+                for q, t in itertools.product(range(one.phase_size(phase)), range(taps.count)):
+                    i = (q + taps.first_shift + t * taps.shift_step) * source_step + plane
+                    if 0 <= i < source_size:
+                        found.add((q * step + phase, taps.first_tap + t * taps.tap_step, i))
+            met.append(found)
+        assert met[0] == met[1]
+
+
+@many
+@given(axes())
 def test_taps_meet_exactly_the_pixels_of_the_definition(axis: dict[str, int]) -> None:
     """Every (output o, tap k, input i) with o + p = i s + k d once, over phases, planes and taps."""
     expected = {
@@ -573,6 +614,49 @@ def _fewest_taps(one: Case, direction: str) -> int:
     return fewest
 
 
+def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Tiles, passes and blocks cover each result once; regions of shared memory hold what the kernel puts there."""
+    assert direction != "grad_weight"
+    assert dtype != "float64"
+    assert plan.parts == (2 if dtype == "float32" else 1)
+    size = 4 if dtype == "float32" else 2
+    source, result = _result_size(one, "grad_input"), _result_size(one, "forward")
+    if direction == "grad_input":
+        source, result = result, source
+    axes = []
+    for axis in (0, 1):
+        rest = (one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis])
+        geometry = core.AxisGeometry(source[2 + axis], result[2 + axis], *rest, direction == "forward")
+        axes.append(core.without_idle_taps(geometry))
+    assert plan.tile[0] * plan.tile[1] * plan.tile[2] == 8 // plan.warps_m * 8 * (8 if plan.row_tiles == 1 else 4)
+    extents = (one["n"], axes[0].phase_size(0), axes[1].phase_size(0))
+    for tiles, pixels, extent in zip(plan.tiles, plan.tile, extents, strict=True):
+        _blocks_cover(tiles, pixels, extent)
+    _blocks_cover(plan.passes_m, plan.channels, result[1] // one["g"])
+    heights = axes[0].phases() if plan.all_heights else 1
+    assert plan.passes_h * heights == axes[0].phases()
+    tiles = plan.tiles[0] * plan.tiles[1] * plan.tiles[2]
+    assert 0 < plan.tile_blocks <= tiles
+    assert plan.blocks == plan.passes_h * plan.passes_m * one["g"] * plan.tile_blocks
+    # Units of 16 bytes of channels; steps of two units at all positions.
+    units = -(-(source[1] // one["g"]) * size // 16)
+    assert plan.units * (plan.chunks - 1) < units <= plan.units * plan.chunks
+    assert 2 * plan.steps >= plan.positions * plan.units
+    assert plan.source_at >= plan.row_groups * plan.chunks * plan.steps * plan.row_tiles * 512
+    assert plan.stage_at >= plan.source_at + plan.units * plan.source_pitch * 16
+    assert plan.source_pitch >= plan.source_pixels
+    images, lines = plan.tile[0], plan.tile[1] * heights
+    line = plan.tile[2] * axes[1].phases()
+    if plan.columns_adjacent:
+        assert plan.stage_channel >= lines * line
+        staged = images * plan.channels * plan.stage_channel
+    else:
+        assert plan.stage_channel == plan.channels
+        staged = images * lines * line * plan.channels
+    assert plan.stage_at + staged * size <= plan.tables_at < plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert all(at % 16 == 0 for at in (plan.source_at, plan.stage_at, plan.tables_at))
+
+
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
@@ -593,7 +677,10 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         return
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if isinstance(plan.tile, DEPTHWISE_PLANS):
+    if isinstance(plan.tile, core.NarrowConvPlan):
+        assert plan.workspace_bytes == 0
+        _check_narrow_plan(plan.tile, one, direction, dtype)
+    elif isinstance(plan.tile, DEPTHWISE_PLANS):
         _check_depthwise_plan(plan.tile, one, direction, dtype, plan.workspace_bytes)
     elif direction == "grad_weight":
         _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
@@ -613,7 +700,9 @@ def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, st
 def test_plans_of_cases(one: Case, direction: str) -> None:
     """The cases of the numerical tests, and the benchmark's layers at their full size."""
     for dtype, layout, families in itertools.product(
-        ("float32", "float64", "bfloat16"), ("contiguous", "channels_last"), ("", "gather,depthwise", "hopper", "mma")
+        ("float32", "float64", "bfloat16"),
+        ("contiguous", "channels_last"),
+        ("", "gather,depthwise", "hopper", "mma", "narrow"),
     ):
         _check_plan(one, direction, dtype, layout, 132, families)
 
@@ -621,17 +710,17 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 @pytest.mark.parametrize(("capability", "shared"), [(80, 166912), (86, 101376), (120, 101376)])
 def test_tensor_cores_without_hopper(capability: int, shared: int, direction: str) -> None:
-    """On other GPUs dense layers in float16 go to the mma family, within the shared memory that a block may have."""
+    """On other GPUs dense layers in float16 go to tensor cores, within the shared memory that a block may have."""
     device = core.Device()
     device.capability, device.shared_bytes_per_block, device.has_wgmma = capability, shared, False
     dense = [one for one in FULL if min(one["ci"], one["co"]) // one["g"] >= 64 and one["h"] > 1]
     assert len(dense) > 20
     for one in dense:
         tile = core.make_plan(_problem(one, direction, "float16", "channels_last"), device).tile
-        assert isinstance(tile, core.MmaConvPlan), one["name"]
+        assert isinstance(tile, (core.MmaConvPlan, core.NarrowConvPlan)), one["name"]
         assert tile.shared_bytes <= shared
     device.has_mma = False
-    assert not isinstance(core.make_plan(_problem(dense[0], direction), device).tile, core.MmaConvPlan)
+    assert isinstance(core.make_plan(_problem(dense[0], direction), device).tile, core.GatherConvPlan)
 
 
 def test_cases_reach_every_tile() -> None:
@@ -660,7 +749,7 @@ def test_plan_of_a_stride_far_beyond_the_image(direction: str) -> None:
 
 # --- TF32 -----------------------------------------------------------------------------------------------------------
 
-# 1.21e8 FLOP with 16 channels a group on either side.
+# 1.21e8 FLOP with 16 channels a group on both sides.
 ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w": 115, "k": (3, 3)}
 
 
@@ -675,9 +764,9 @@ def test_who_asks_for_tf32(direction: str) -> None:
     assert core.wants_tf32_answer(_problem(ASKS, direction), device) == (direction != "grad_weight")  # the mma family
     device.has_mma = False
     assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
-    for channels in ("ci", "co"):
-        few = {**ASKS, channels: 2 * (core.TENSOR_CORE_MIN_CHANNELS - 1)}
-        assert not core.wants_tf32_answer(_problem(few, direction))
+    few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 1000, "w": 1000}
+    assert core.wants_tf32_answer(_problem(few, direction))
+    assert not core.wants_tf32_answer(_problem({**few, "co": few["co"] - 2}, direction))
     for size, asks in ((104, False), (105, True)):
         problem = _problem({**ASKS, "h": size, "w": size}, direction)
         assert asks == (problem.flops() >= core.TF32_MIN_FLOPS)
@@ -700,6 +789,7 @@ FAMILIES = {
     "depthwise": DEPTHWISE_PLANS,
     "hopper": (core.HopperConvPlan, core.HopperWeightPlan),
     "mma": (core.MmaConvPlan,),
+    "narrow": (core.NarrowConvPlan,),
 }
 
 
@@ -710,7 +800,7 @@ def test_forced_family(families: str, direction: str) -> None:
     for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
         problem = _problem(one, direction)
         family = best if not families or best in families else "gather"
-        if families == "mma" and best == "hopper":
+        if families == "mma" and best == "hopper" and direction != "grad_weight":  # of which it has none
             best = family = "mma"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])
@@ -733,7 +823,9 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    match = rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper, mma\), .* but got '{families}'"
+    match = (
+        rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper, mma, narrow\), .* but got '{families}'"
+    )
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
 

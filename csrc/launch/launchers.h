@@ -32,5 +32,8 @@ cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan&
 template <class T, bool kSplit>  // float32 split into two TF32 parts
 cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream);
+template <class T, int kParts>  // 2: float32 split into two TF32 parts
+cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
 
 }  // namespace deconv

@@ -202,6 +202,7 @@ class WeightBlock {
       } else {
         add_split(acc, at, x);
       }
+      __syncwarp();  // all lanes have read
       if (lane == 0) barrier_arrive(empty_ + 8 * walk.slot);
     }
 #pragma unroll

@@ -1,0 +1,47 @@
+// What the narrow family's kernel gets, and its instances.
+#pragma once
+
+#include "../../divisor.h"
+#include "../../narrow_plan.h"
+#include "../../taps.h"
+#include "../primitives.cuh"
+
+namespace deconv::narrow_family {
+
+template <class T>
+struct ConvParams {
+  const T* source;  // (batch, source channels, source height, source width), any strides
+  const T* weight;
+  const T* bias;  // (result channels) or null
+  T* result;      // (batch, result channels, result height, result width)
+  int64_t source_n, source_c, source_h, source_w;  // strides in elements
+  int64_t weight_m, weight_c, weight_h, weight_w;  // m: result channel, c: source channel, within a group
+  int64_t weight_group;
+  int64_t result_n, result_m, result_h, result_w;
+  int batch, groups;
+  int source_channels;  // per group
+  int result_channels;  // per group
+  AxisGeometry axis[2];
+  uint64_t positions[2][kNarrowMaxPhases];  // of a phase: bit slot * shifts + shift where it has a tap
+  uint64_t planes[2];                       // those with taps
+  uint8_t active[2][kNarrowMaxPhases];      // phases with taps
+  int actives[2];
+  Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_line_w, by_staged_lines,
+      by_heights;
+  bool vector_source;  // 16-byte copies along the channels
+  int vector_result;   // elements of one store
+  NarrowConvPlan plan;
+  NarrowTables at;
+};
+
+template <class T, int kRowTiles_, int kParts_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kPixelTiles = narrow_pixel_tiles(kRowTiles);
+  static constexpr int kParts = kParts_;
+  static constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kBlocks = kRowTiles == 4 || kParts == 2 ? 2 : 3;         // of a multiprocessor, by registers
+};
+
+}  // namespace deconv::narrow_family

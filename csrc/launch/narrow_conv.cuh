@@ -1,0 +1,65 @@
+// Launcher of the narrow family's forward and grad_input; one .cu file a way of computing instantiates it.
+#pragma once
+
+#include "../kernels/narrow/conv.cuh"
+#include "../plan_narrow.h"
+#include "correlation.cuh"
+#include "kernel_launch.cuh"
+
+namespace deconv {
+
+template <class T>
+cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& problem, const NarrowConvPlan& plan,
+                               const Operands& operands) {
+  set_images<T>(p, problem, operands);
+  set_weight<T>(p, problem, operands);
+  p.groups = static_cast<int>(problem.groups);
+  const std::optional<NarrowAxis> axes[2] = {narrow_axis(problem, 0), narrow_axis(problem, 1)};
+  if (!axes[0] || !axes[1]) return cudaErrorInvalidValue;
+  for (int a = 0; a < 2; ++a) {
+    p.axis[a] = axes[a]->geometry;
+    p.planes[a] = axes[a]->planes;
+    p.actives[a] = axes[a]->actives;
+    for (int i = 0; i < kNarrowMaxPhases; ++i) {
+      p.positions[a][i] = axes[a]->positions[i];
+      p.active[a][i] = axes[a]->active[i];
+    }
+  }
+  p.plan = plan;
+  p.at = narrow_tables(plan, *axes[0], *axes[1]);
+  const int heights = plan.all_heights ? p.axis[0].phases() : 1;
+  p.by_units = divide_by(plan.units);
+  p.by_line = divide_by(plan.planes_w * plan.rows_w);
+  p.by_lines = divide_by(plan.planes_h * plan.rows_h);
+  p.by_row_w = divide_by(plan.rows_w);
+  p.by_channels = divide_by(plan.channels);
+  p.by_tiles_w = divide_by(plan.tiles.w);
+  p.by_tiles_h = divide_by(plan.tiles.h);
+  p.by_line_w = divide_by(plan.tile.w * p.axis[1].phases());
+  p.by_staged_lines = divide_by(plan.tile.h * heights);
+  p.by_heights = divide_by(heights);
+  constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));
+  p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
+                    is_aligned(p.source, kNarrowUnitBytes);
+  p.vector_result = is_aligned(p.result, 16) ? narrow_vector_result(problem, plan) : 1;
+  return cudaSuccess;
+}
+
+template <class T, int kParts>
+cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  narrow_family::ConvParams<T> params{};
+  const cudaError_t error = narrow_conv_params(params, problem, plan, operands);
+  if (error != cudaSuccess) return error;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, kNarrowThreads, plan.shared_bytes, stream, params);
+  };
+  switch (plan.row_tiles) {
+    case 1: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 1, kParts>>);
+    case 2: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 2, kParts>>);
+    case 4: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 4, kParts>>);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace deconv
