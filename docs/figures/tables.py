@@ -28,12 +28,25 @@ MEMORY_BOUND = {
     "dw_k3s1_256", "resnext_g32", "b1_latency",
 }  # fmt: skip
 
+# What the narrow cases must reach, ms (float32, 16 bits), in both layouts.
+NARROW_AIMS = {
+    "kb1_75": (0.35, 0.20), "kb1_81": (0.30, 0.17), "resnext_g32": (0.12, 0.07), "fsrcnn_last": (0.40, 0.25),
+    "pix2pix_last": (0.07, 0.05), "dcgan5_rgb": (0.025, 0.018), "fcn32s": (0.10, 0.08), "sam_up2": (0.15, 0.09),
+    "dcgan1": (0.018, 0.015), "b1_latency": (0.010, 0.009),
+}  # fmt: skip
+
 Row = dict[str, Any]
 
 
 def rows_of(name: str, **wanted: str) -> list[Row]:
     rows = json.loads((HERE / f"{name}.json").read_text())["rows"]
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def forward_rows(mode: str, **wanted: str) -> list[Row]:
+    """The report of forward, with the narrow cases from their own, later one."""
+    later = {(row["case"], row["layout"]): row for row in rows_of(f"h200_narrow_{mode}")} if mode != "fp32" else {}
+    return [later.get((row["case"], row["layout"]), row) for row in rows_of(f"h200_forward_{mode}", **wanted)]
 
 
 def number(value: float) -> str:
@@ -56,7 +69,7 @@ def means() -> str:
     lines = []
     for mode, label in MODES.items():
         for layout in LAYOUTS:
-            rows = rows_of(f"h200_forward_{mode}", layout=layout)
+            rows = forward_rows(mode, layout=layout)
             dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
             zoo = [row["speedup"] for row in dense if not row["case"].startswith("kb")]
             first = rows_of(FIRST[mode, layout], layout=layout, direction="forward") if (mode, layout) in FIRST else []
@@ -85,7 +98,7 @@ def means() -> str:
 def forward(modes: Iterable[str]) -> str:
     """A line a case: ours, cuDNN's and the speedup, in both layouts."""
     modes = list(modes)
-    found = {(row["case"], mode, row["layout"]): row for mode in modes for row in rows_of(f"h200_forward_{mode}")}
+    found = {(row["case"], mode, row["layout"]): row for mode in modes for row in forward_rows(mode)}
     head = ["case"]
     for mode in modes:
         for layout in LAYOUTS:
@@ -117,12 +130,72 @@ def gradients() -> str:
     return table(head, lines)
 
 
+def narrow() -> str:
+    """The narrow cases before and after the narrow family, beside what they must reach."""
+    head = ["case"]
+    for mode in ("tf32", "bf16"):
+        head += [f"{MODES[mode]} aim ms", *(f"{layout}: before, now, speedup" for layout in LAYOUTS)]
+    found = {
+        (name, mode, row["case"], row["layout"]): row
+        for name in ("forward", "narrow")
+        for mode in ("tf32", "bf16")
+        for row in rows_of(f"h200_{name}_{mode}")
+    }
+    lines = []
+    for case, aims in NARROW_AIMS.items():
+        line = [case]
+        for mode, aim in zip(("tf32", "bf16"), aims, strict=True):
+            line.append(number(aim))
+            for layout in LAYOUTS:
+                before, now = found["forward", mode, case, layout], found["narrow", mode, case, layout]
+                line.append(f"{number(before['ours_ms'])}, {number(now['ours_ms'])}, {now['speedup']:.2f}×")
+        lines.append(line)
+    return table(head, lines)
+
+
+def weight() -> str:
+    """grad_weight on tensor cores: a line a case."""
+    found = {(row["case"], row["mode"], row["layout"]): row for row in rows_of("h200_grad_weight")}
+    head = ["case"]
+    for mode in ("tf32", "bf16"):
+        for layout in LAYOUTS:
+            head += [f"{MODES[mode]} {layout} ms", "cuDNN, earlier", "ratio"]
+    lines = []
+    for name in dict.fromkeys(case for case, _, _ in found):
+        line = [name]
+        for mode in ("tf32", "bf16"):
+            for layout in LAYOUTS:
+                row = found[name, mode, layout]
+                line += [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"]
+        lines.append(line)
+    return table(head, lines)
+
+
+def weight_means() -> str:
+    lines = []
+    for mode in ("tf32", "bf16"):
+        for layout in LAYOUTS:
+            rows = rows_of("h200_grad_weight", mode=mode, layout=layout)
+            dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
+            kernelbench = [row["speedup"] for row in dense if row["case"].startswith("kb")]
+            zoo = [row["speedup"] for row in dense if not row["case"].startswith("kb")]
+            slowest = min(dense, key=lambda row: row["speedup"])
+            lines.append([
+                f"{MODES[mode]}, {layout}",
+                f"{mean(kernelbench):.2f}×",
+                f"{mean(zoo):.2f}×",
+                f"{slowest['speedup']:.2f}× ({slowest['case']})",
+                f"{mean(row['ours_ms'] / row['floor_ms'] for row in dense):.2f}×",
+            ])  # fmt: skip
+    return table(["grad_weight", "KernelBench, dense", "zoo, dense", "slowest dense case", "over floor"], lines)
+
+
 def errors() -> str:
     """Largest relative error against float64 over the suites, ours and cuDNN's."""
     lines = []
     for mode, label in MODES.items():
         for layout in LAYOUTS:
-            rows = rows_of(f"h200_forward_{mode}", layout=layout)
+            rows = forward_rows(mode, layout=layout)
             largest = [max(row[key] for row in rows) for key in ("error", "cudnn_error")]
             lines.append([f"{label}, {layout}", *(f"{value:.1e}" for value in largest)])
     return table(["forward", "deconv_ext", "cuDNN"], lines)
@@ -144,6 +217,9 @@ def main() -> None:
         "strict": forward(["fp32"]),
         "errors": errors(),
         "gradients": gradients(),
+        "narrow": narrow(),
+        "weight": weight(),
+        "weight means": weight_means(),
         "overhead": overhead(),
     }
     text = PAGE.read_text()
