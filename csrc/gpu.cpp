@@ -5,6 +5,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "plan_memory.h"
 #include "precision.h"
 
 #ifdef DECONV_WITH_CUDA
@@ -111,7 +112,8 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
   if (problem.result().numel() == 0) return result;
   const Device& device = device_of(index);
   problem.allow_tf32 = wants_tf32_answer(problem, device) && tf32_allowed();
-  const Plan plan = make_plan(problem, device, planner_options());
+  thread_local PlanMemory memory;
+  const Plan plan = memory.find(problem, index, device, planner_options());
   std::optional<Tensor> workspace;
   Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
   if (plan.workspace_bytes > 0) {

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "plan_gather.h"
+#include "plan_memory.h"
 
 namespace py = pybind11;
 
@@ -309,6 +310,15 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("tile", &Plan::tile)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms);
+  py::class_<PlanMemory>(m, "PlanMemory")
+      .def(py::init<>())
+      .def_property_readonly("planned", &PlanMemory::planned)
+      .def(
+          "find",
+          [](PlanMemory& memory, const Problem& problem, int device_index, const Device& device) {
+            return memory.find(problem, device_index, device, {});  // a copy
+          },
+          py::arg("problem"), py::arg("device_index") = 0, py::arg("device") = Device());
   const auto tiles = [](const auto& table) {
     std::vector<std::array<int, 4>> all;
     for (const GatherWeightTile& tile : table)

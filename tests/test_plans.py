@@ -695,6 +695,32 @@ def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, st
     _check_plan(one, *kind, multiprocessors)
 
 
+def test_plans_are_remembered() -> None:
+    """Each problem is planned once, and gets its own plan, not that of a problem that differs in one number."""
+    memory = core.PlanMemory()
+    kinds = list(itertools.product(DIRECTIONS, ("float32", "bfloat16"), ("contiguous", "channels_last")))
+    one = next(case for case in CASES if case["g"] == 1 and case["co"] > 1)
+    changed = [{**one, "n": one["n"] + 1}, {**one, "co": one["co"] * 2}, {**one, "h": one["h"] + 1}]
+    for case in (one, *changed, *FULL[:20]):
+        for kind in kinds:
+            problem = _problem(case, *kind)
+            expected = core.make_plan(problem)
+            before = memory.planned
+            for _ in range(2):
+                found = memory.find(problem)
+                assert type(found.tile) is type(expected.tile)
+                assert (found.tile.blocks, found.workspace_bytes) == (expected.tile.blocks, expected.workspace_bytes)
+                assert found.estimate_ms == expected.estimate_ms
+            assert memory.planned == before + 1
+    problem = _problem(KERNELBENCH[0], "forward")
+    small = core.Device()
+    small.multiprocessors = 8
+    large, other = memory.find(problem), memory.find(problem, 1, small)
+    assert other.tile.blocks <= 8 < large.tile.blocks
+    problem.allow_tf32 = True
+    assert memory.find(problem).estimate_ms < large.estimate_ms
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
 def test_plans_of_cases(one: Case, direction: str) -> None:

@@ -1,0 +1,52 @@
+#include "plan_memory.h"
+
+namespace deconv {
+
+const Plan& PlanMemory::find(const Problem& problem, int device_index, const Device& device,
+                             const PlannerOptions& options) {
+  if (entries_.empty()) entries_.resize(kEntries);
+  const Key key = key_of(problem, device_index);
+  Entry& entry = entries_[slot_of(key)];
+  if (!entry.used || entry.key != key) {
+    entry.plan = make_plan(problem, device, options);
+    entry.key = key;
+    entry.used = true;
+    ++planned_;
+  }
+  return entry.plan;
+}
+
+PlanMemory::Key PlanMemory::key_of(const Problem& problem, int device_index) {
+  Key key{};
+  size_t at = 0;
+  const auto add = [&](auto value) { key[at++] = static_cast<int64_t>(value); };
+  add(problem.direction);
+  add(problem.dtype);
+  add(problem.allow_tf32);
+  for (const Axis& axis : problem.axis) {
+    for (const int64_t value :
+         {axis.input, axis.output, axis.kernel, axis.stride, axis.padding, axis.output_padding, axis.dilation}) {
+      add(value);
+    }
+  }
+  add(problem.batch);
+  add(problem.in_channels);
+  add(problem.out_channels);
+  add(problem.groups);
+  add(problem.has_bias);
+  for (const Tensor4* tensor : {&problem.x, &problem.w, &problem.y}) {
+    for (const int64_t size : tensor->size) add(size);
+    for (const int64_t stride : tensor->stride) add(stride);
+  }
+  add(problem.result_layout);
+  add(device_index);
+  return key;
+}
+
+size_t PlanMemory::slot_of(const Key& key) {
+  uint64_t hash = 0;
+  for (const int64_t value : key) hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
+  return hash >> 58;  // of 64 entries
+}
+
+}  // namespace deconv
