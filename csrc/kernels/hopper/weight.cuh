@@ -179,7 +179,7 @@ class WeightBlock {
       pairs[t] = p.stride_w == 1 && column % 2 == 0;
     }
     const uint64_t x_base = Config::kChannels ? tile_descriptor_mn(shared_, plan.x_rows_bytes)
-                                              : tile_descriptor(shared_, 8 * kHopperRowBytes_);
+                                              : tile_descriptor(shared_, 8 * kHopperRowBytes);
     float acc[kTaps][kN / 2];
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
@@ -210,11 +210,9 @@ class WeightBlock {
     store(acc, channel, lane, first_tap, taps);
   }
 
-  static constexpr int kHopperRowBytes_ = 128;
-
   // Descriptor of the input's pixels of one instruction.
   __device__ __forceinline__ uint64_t operand(uint64_t x, int k) const {
-    if constexpr (Config::kChannels) return x + (k * 16 * kHopperRowBytes_ >> 4);
+    if constexpr (Config::kChannels) return x + (k * 16 * kHopperRowBytes >> 4);
     return x + (k / 4 * plan.x_rows_bytes + k % 4 * 32 >> 4);
   }
   __device__ __forceinline__ void octets_of(int (&octet)[kOctets], int k) const {

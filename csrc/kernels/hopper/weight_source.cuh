@@ -9,6 +9,7 @@
 #include <cuda_pipeline_primitives.h>
 
 #include "../../divisor.h"
+#include "../../hopper_plan.h"
 #include "../../hopper_weight_plan.h"
 #include "../primitives.cuh"
 #include "async.cuh"
@@ -266,7 +267,7 @@ class WeightSource {
 #pragma unroll 4
       for (int i = first; i < 8 * octets; i += kAtOnce) {
         const int existing = i < columns ? count : 0;
-        const uint32_t to = rows + swizzled((octet * 8 + i) * 128 + channel % 64 * kSize);
+        const uint32_t to = rows + swizzled((octet * 8 + i) * kHopperRowBytes + channel % 64 * kSize);
         if (plan.x_piece == 16) {
           copy<16>(to, existing > 0 ? line + i * p.x_w : p.x, existing * kSize);
         } else {
@@ -289,7 +290,7 @@ class WeightSource {
     const uint32_t rows = shared + octet / 8 * plan.x_rows_bytes;
 #pragma unroll 4
     for (int channel = first; channel < channels_m_; channel += at_once, from += step_c) {
-      const uint32_t to = rows + swizzled(channel * 128 + octet % 8 * 16);
+      const uint32_t to = rows + swizzled(channel * kHopperRowBytes + octet % 8 * 16);
       if (plan.x_piece == 16) {
         copy<16>(to, from, count * kSize);
       } else if (plan.x_piece == 4) {
@@ -325,14 +326,15 @@ class WeightSource {
       const uint32_t rows = shared + piece / 8 * plan.x_rows_bytes;
 #pragma unroll 4
       for (int channel = first; channel < channels_m_; channel += at_once, from += at_once * p.x_c) {
-        visit(rows + swizzled(channel * 128 + piece % 8 * 16), from, existing.count);
+        visit(rows + swizzled(channel * kHopperRowBytes + piece % 8 * 16), from, existing.count);
       }
     } else {
       for (int piece = 0; piece < pieces; ++piece) {
         const Existing existing = find_piece(step, piece);
         const uint32_t rows = shared + piece / 8 * plan.x_rows_bytes;
         for (int channel = lane_; channel < channels_m_; channel += 32) {
-          visit(rows + swizzled(channel * 128 + piece % 8 * 16), existing.from + channel * p.x_c, existing.count);
+          visit(rows + swizzled(channel * kHopperRowBytes + piece % 8 * 16), existing.from + channel * p.x_c,
+                existing.count);
         }
       }
     }
