@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deconv_ext import _reference
+from deconv_ext._ops import kernels_serve
 from deconv_ext.cli.console import Column, print_table, progress
 from deconv_ext.cli.operands import (
     BOUNDS,
@@ -102,8 +103,8 @@ def run(device: torch.device, dtypes: Sequence[str] = tuple(DTYPES), cases: Sequ
     """Tests cases in every dtype, layout and direction on a device.
 
     A result passes if its shape, dtype and strides are those of torch's operator on that device, its relative error
-    against float64 is within the bound, and a second run gives the same bits. On CUDA float32 is tested twice: strict,
-    and with TF32 allowed.
+    against float64 is within the bound, and, where the kernels serve, a second run gives the same bits. On CUDA float32
+    is tested twice: strict, and with TF32 allowed.
     """
     modes = _modes(dtypes, device)
     tallies = [Tally(mode, direction) for mode in modes for direction in DIRECTIONS]
@@ -149,7 +150,8 @@ def _faults(operands: Operands, reference: Tensor, tally: Tally) -> Iterator[str
     if not error <= tally.bound:
         yield f"relative error {error:.2e}; the bound is {tally.bound:.0e}"
     bits = _INTEGERS[first.element_size()]
-    if not torch.equal(first.view(bits), second.view(bits)):
+    # ATen promises no order of additions: its CPU kernels leave it to their threads.
+    if kernels_serve(first) and not torch.equal(first.view(bits), second.view(bits)):
         yield "a second run gives other bits"
 
 
