@@ -10,7 +10,7 @@ from torch.utils.flop_counter import register_flop_formula
 from deconv_ext._ops import Pair, kernels_serve, output_size, pair
 
 
-def _empty_like_torch(
+def empty_like_torch(
     size: list[Any], operands: tuple[Tensor, Tensor], unbatched: bool, stride: Pair, output_padding: Pair
 ) -> Tensor:
     """An empty result with the strides that torch's CUDA operator gives: `choose_layout` of csrc/problem.cpp."""
@@ -31,7 +31,7 @@ def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1,
     unbatched = input.dim() == 3
     extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in args)) for a in (0, 1)]
     batch = 1 if unbatched else input.shape[0]
-    return _empty_like_torch(
+    return empty_like_torch(
         [batch, weight.shape[1] * groups, *extent], (input, weight), unbatched, stride, output_padding
     )
 
@@ -47,7 +47,7 @@ def _aten_backward(grad_output, input, weight, stride, padding, output_padding, 
 def _(grad_output, weight, input_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     unbatched = grad_output.dim() == 3
     size = [1 if unbatched else grad_output.shape[0], weight.shape[0], *pair(input_size)]
-    input = _empty_like_torch(size, (grad_output, weight), unbatched, stride, output_padding)
+    input = empty_like_torch(size, (grad_output, weight), unbatched, stride, output_padding)
     if kernels_serve(grad_output):
         return input
     result = _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, 0)
@@ -57,7 +57,7 @@ def _(grad_output, weight, input_size, stride=1, padding=0, output_padding=0, gr
 @torch.library.register_fake("deconv::conv_transpose2d_grad_weight")
 def _(input, grad_output, kernel_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     size = [input.shape[-3], grad_output.shape[-3] // groups, *pair(kernel_size)]
-    weight = _empty_like_torch(size, (input, grad_output), False, stride, output_padding)
+    weight = empty_like_torch(size, (input, grad_output), False, stride, output_padding)
     if kernels_serve(input):
         return weight
     return _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, 1)

@@ -5,6 +5,7 @@ import platform
 import torch
 from torch import Tensor
 
+from deconv_ext._fake import empty_like_torch
 from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
 
 _conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
@@ -23,11 +24,14 @@ def conv_transpose2d(
     """Transposed 2D convolution; the signature and the values of :func:`torch.nn.functional.conv_transpose2d`.
 
     Args:
-        input: (batch, in_channels, height, width) or (in_channels, height, width), any strides.
-        weight: (in_channels, out_channels / groups, kernel height, kernel width).
-        bias: (out_channels), added in the same pass, or None.
-        stride, padding, output_padding, dilation: an integer or a pair (height, width).
-        groups: divides in_channels and out_channels.
+        input: (batch, in_channels, height, width) or (in_channels, height, width), any strides; floating or complex.
+        weight: (in_channels, out_channels / groups, kernel height, kernel width), of input's dtype and device.
+        bias: (out_channels), added in the same pass, or None (the default); of input's dtype and device.
+        stride, dilation: an integer or a pair (height, width), at least 1; default 1.
+        padding: pixels cropped from each side, an integer or a pair, at least 0; default 0.
+        output_padding: rows and columns more at the bottom and the right, an integer or a pair, at least 0 and below
+            stride or dilation; default 0.
+        groups: divides in_channels and out_channels; default 1.
 
     Returns:
         (batch, out_channels, out height, out width), without the batch dimension for a 3-D input, where on each axis
@@ -40,8 +44,8 @@ def conv_transpose2d(
 
     Differentiable any number of times, in both modes. float16 and bfloat16 accumulate in float32 and round once;
     two runs give the same bits. float32 is computed in float32 or as three TF32 products of nearly its accuracy, unless
-    torch's switch for convolutions allows TF32 (``torch.backends.cudnn.allow_tf32``, by default it does) and the
-    kernels for Hopper's tensor cores serve a large call.
+    torch's switch for convolutions allows TF32 (``torch.backends.cudnn.allow_tf32``, by default it does) and a family
+    on tensor cores serves a large call.
 
     Example:
         >>> x, weight = torch.ones(1, 4, 5, 5), torch.ones(4, 3, 2, 2)
@@ -71,7 +75,12 @@ def explain(
     Args:
         input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`; the
             tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
-        direction: "forward", "grad_input" or "grad_weight"; the gradients take the strides that forward gives.
+        direction: "forward" (the default), "grad_input" or "grad_weight"; the gradients take the strides that forward
+            gives.
+
+    Returns:
+        Lines of text: the call, its result, the device, the plan with its estimated time (ms), the launch, the
+        workspace (bytes) and the candidates; or why the call goes to ATen. Made for reading; it changes with versions.
 
     Raises:
         RuntimeError: as :func:`conv_transpose2d`.
@@ -89,13 +98,15 @@ def explain(
     if direction not in ("grad_input", "grad_weight"):
         raise ValueError(f"direction must be 'forward', 'grad_input' or 'grad_weight', but got {direction!r}")
     on_gpu = input.device.type == "meta" or (input.device.type == "cuda" and has_kernels(input.device.index or 0))
+    axes = [pair(value) for value in (stride, padding, output_padding, dilation)]
+    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in axes)) for a in (0, 1)]
+    size = [*input.shape[:-3], weight.shape[1] * groups, *extent]
     if on_gpu:
         input, weight = _as_meta(input), _as_meta(weight)
-        grad_output = torch.ops.deconv.conv_transpose2d(input, weight, None, *args)
+        unbatched = input.dim() == 3
+        batched = [1, *size] if unbatched else size
+        grad_output = empty_like_torch(batched, (input, weight), unbatched, stride, output_padding)
     else:  # goes to ATen: only sizes matter
-        axes = [pair(value) for value in (stride, padding, output_padding, dilation)]
-        extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in axes)) for a in (0, 1)]
-        size = (*input.shape[:-3], weight.shape[1] * groups, *extent)
         grad_output = input.new_empty(()).expand(size)
     if direction == "grad_input":
         return torch.ops.deconv.explain(grad_output, weight, None, *args, direction, list(input.shape[-2:]))
@@ -103,7 +114,7 @@ def explain(
 
 
 def show_config() -> str:
-    """Versions, build, devices and which of them the kernels serve; one line each."""
+    """Versions, build, devices and which of them the kernels serve, torch's switch for TF32; one line each."""
     from deconv_ext import __version__
 
     lines = [

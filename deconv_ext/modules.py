@@ -13,7 +13,8 @@ class ConvTranspose2d(nn.ConvTranspose2d):
 
         Args:
             input: of 3 or 4 dimensions.
-            output_size: (out height, out width) to reach by output_padding, or None for the module's own.
+            output_size: (out height, out width) in pixels to reach by output_padding, or the output's whole shape; None
+                (the default) for the module's own output_padding.
 
         Raises:
             ValueError: `output_size` cannot be reached.
@@ -51,7 +52,7 @@ def convert(model: nn.Module) -> nn.Module:
     """Replaces every :class:`torch.nn.ConvTranspose2d` in `model` by :class:`ConvTranspose2d`, sharing parameters.
 
     Subclasses are left alone, for they may compute something else. `model` is changed in place and returned; when it
-    is itself a ConvTranspose2d, its replacement is returned.
+    is itself a ConvTranspose2d, its replacement is returned. Hooks and buffers stay; nothing is copied.
 
     Example:
         >>> deconv_ext.convert(torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 3, 2)))

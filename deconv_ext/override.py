@@ -13,7 +13,7 @@ class override(TorchFunctionMode):
     """Inside this context every ``torch.nn.functional.conv_transpose2d`` goes through the operator.
 
     That covers ``nn.ConvTranspose2d`` too, on the threads that enter it, in eager mode and under ``torch.compile``
-    (around a compiled call or inside the compiled function).
+    (around a compiled call or inside the compiled function). Errors are those of :func:`deconv_ext.conv_transpose2d`.
 
     Example:
         >>> layer = torch.nn.ConvTranspose2d(4, 3, 2, stride=2)

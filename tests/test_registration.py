@@ -277,6 +277,21 @@ def test_explain_finds_channels_last_where_torch_does(sizes: tuple[int, ...], dt
         assert f"result: {'channels_last' if suggested else 'contiguous'};" in text, layout
 
 
+@pytest.mark.parametrize("direction", ["grad_input", "grad_weight"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_explain_of_a_gradient_has_the_layout_of_the_forward(
+    direction: str, memory_format: torch.memory_format
+) -> None:
+    """What `explain` says of a layer's gradient is what the operator says of a gradient in the output's layout."""
+    x, w = (
+        torch.empty(*size, device="meta").to(memory_format=memory_format) for size in ((8, 64, 40, 40), (64, 64, 4, 4))
+    )
+    grad = torch.empty(8, 64, 80, 80, device="meta").to(memory_format=memory_format)
+    first, second, size = (grad, w, (40, 40)) if direction == "grad_input" else (x, grad, (4, 4))
+    expected = torch.ops.deconv.explain(first, second, None, 2, 1, 0, 1, 1, direction, size)
+    assert deconv_ext.explain(x, w, None, 2, 1, direction=direction) == expected
+
+
 def test_explain_refuses_an_unknown_direction() -> None:
     x, w = torch.empty(2, 4, 5, 6, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
     with pytest.raises(ValueError, match=r"direction must be 'forward', .* but got 'sideways'"):

@@ -47,7 +47,7 @@ LAYOUTS = ("nchw", "channels_last")
 
 _FIGURES = """\
 The figures of docs/performance.md, on a machine with a GPU:
-  python -m deconv_ext bench --suite kernelbench --direction all --json report.json --plot report.png
+  python -m deconv_ext bench --suite all --layout both --dtype bf16 --json report.json --plot report.png
   python -m deconv_ext bench --from-json report.json --plot report.png    shows and draws them again
   python docs/figures/train_dcgan.py --json dcgan.json --plot dcgan.png   the training curves; in a clone
 """
@@ -67,7 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: fp32 (repeatable)")
     parser.add_argument("--layout", choices=(*LAYOUTS, "both"), default="nchw", help="default: %(default)s")
     parser.add_argument("--direction", choices=(*DIRECTIONS, "all"), default="forward", help="default: %(default)s")
-    parser.add_argument("--precision", choices=("strict", "tf32", "both"), default="strict", help="of fp32, for both")
+    parser.add_argument(
+        "--precision",
+        choices=("strict", "tf32", "both"),
+        default="strict",
+        help="of fp32, for both sides; default: %(default)s",
+    )
     parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide batch, channels and size by N")
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
     parser.add_argument("--json", metavar="FILE", help="write everything measured; renewed after each row")

@@ -88,7 +88,7 @@ class Tally:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("--device", help="the device to test (default: cuda where there is one, else cpu)")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="only this dtype (repeatable)")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="only this dtype (repeatable; default: all)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layer = parser.add_mutually_exclusive_group(required=True)
     layer.add_argument("--case", metavar="NAME", help="a layer of the benchmark's suites")
     layer.add_argument("--input", type=_ints, metavar="N,C,H,W", help="its shape; needs --out-channels, --kernel too")
-    parser.add_argument("--out-channels", type=int, metavar="C")
-    parser.add_argument("--kernel", type=_ints, metavar="K[,K]")
+    parser.add_argument("--out-channels", type=int, metavar="C", help="of the layer that --input describes")
+    parser.add_argument("--kernel", type=_ints, metavar="K[,K]", help="of the layer that --input describes")
     parser.add_argument("--stride", type=_ints, default=[1], metavar="S[,S]", help="default: 1")
     parser.add_argument("--padding", type=_ints, default=[0], metavar="P[,P]", help="default: 0")
     parser.add_argument("--output-padding", type=_ints, default=[0], metavar="P[,P]", help="default: 0")
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", type=int, default=1, metavar="G", help="default: 1")
     parser.add_argument("--bias", action="store_true", help="with a bias")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="default: %(default)s")
-    parser.add_argument("--precision", choices=("strict", "tf32"), default="strict", help="of fp32")
+    parser.add_argument(
+        "--precision", choices=("strict", "tf32"), default="strict", help="of fp32; default: %(default)s"
+    )
     parser.add_argument("--layout", choices=("nchw", "channels_last"), default="nchw", help="default: %(default)s")
     parser.add_argument("--direction", choices=(*DIRECTIONS, "all"), default="all", help="default: %(default)s")
     parser.add_argument("--device", help="default: cuda where there is one, else meta")
@@ -67,7 +69,8 @@ def run(
     ``mode`` is fp64, fp32 (strict), tf32, fp16 or bf16; on the device "meta" nothing is allocated.
     """
     where = torch.device(device)
-    operands = make_operands(layer, dtype_of(mode), where, bias=bias, grad_output=False, fill=torch.empty)
+    is_gradient = direction != "forward"
+    operands = make_operands(layer, dtype_of(mode), where, bias=bias, grad_output=is_gradient, fill=torch.empty)
     operands = operands.laid_out(layout, where)
     with torch_in(mode):
         return call_explain(direction, operands)

@@ -113,10 +113,13 @@ def call_ours(direction: str, operands: Operands) -> Tensor:
 
 
 def call_explain(direction: str, operands: Operands) -> str:
-    """What ``deconv_ext.explain`` says of the call."""
+    """What ``explain`` says of the call on these very tensors."""
     case = operands.case
     order = case["s"], case["p"], case["op"], case["g"], case["d"]
-    return deconv_ext.explain(operands.input, operands.weight, operands.bias, *order, direction=direction)
+    bias = operands.bias if direction == "forward" else None
+    size = {"forward": (), "grad_input": (case["h"], case["w"]), "grad_weight": case["k"]}[direction]
+    text: str = torch.ops.deconv.explain(*operands.read(direction), bias, *order, direction, size)
+    return text
 
 
 def call_torch(direction: str, operands: Operands) -> Tensor:
