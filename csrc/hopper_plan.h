@@ -5,13 +5,11 @@
 
 namespace deconv {
 
-inline constexpr int kHopperThreads = 384;       // two warpgroups that multiply, one that brings the operands
 inline constexpr int kHopperRowBytes = 128;      // of one pixel's channels in shared memory: one chunk
-inline constexpr int kHopperTileM = 64;          // result channels of a block
+inline constexpr int kHopperTileM = 64;          // result channels of a warpgroup
 inline constexpr int kHopperRawBytes = 32;       // of one pixel's channels in a raw box
-inline constexpr int kHopperSourceWarps = 3;     // of the third warpgroup; the fourth warp brings the weights
-inline constexpr int kHopperPlaces = 12;  // pixels (float) or octet pairs (16-bit) of a raw box for one thread
-inline constexpr int kHopperMaxPlanes = 4;  // tensor maps of a launch
+inline constexpr int kHopperPlaces = 768;  // pixels (float) or lanes' octets (16-bit) of a raw box, at most
+inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
 inline constexpr int kHopperFlagBytes = 16;  // after the packed weights: whether any of them is Inf or NaN
@@ -38,6 +36,18 @@ enum class HopperInner { kHeight, kBatch, kWidth };
 // How the source comes into shared memory (kernels/hopper/source.cuh).
 enum class HopperSource { kTensor, kTransposed, kWarps };
 
+// Whether warps write halos or their low parts: TMA alone brings what needs no change.
+constexpr bool hopper_writes(HopperSource source, int parts) { return source != HopperSource::kTensor || parts == 2; }
+// Two warpgroups multiply. One brings the operands, or two where warps write whole halos, unless the accumulators of 32
+// groups leave no registers for so many threads.
+constexpr int hopper_threads(HopperSource source, HopperTile tile) {
+  return source != HopperSource::kTensor && tile.groups < 32 ? 512 : 384;
+}
+// Warps that write halos, beside the one that brings the weights and the one that asks for boxes, if it does.
+constexpr int hopper_writers(HopperSource source, HopperTile tile) {
+  return hopper_threads(source, tile) / 32 - (source == HopperSource::kWarps ? 9 : 10);
+}
+
 // An extent along each axis: pixels, or rows of shared memory from one pixel to the next.
 struct HopperExtent {
   int n = 1, h = 1, w = 1;
@@ -50,11 +60,12 @@ struct HopperConvPlan {
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
+  int slice = 1;  // so many images at a time; all, without repacking
   HopperInner inner = HopperInner::kHeight;
   HopperExtent pixels;  // of a tile, both warpgroups together
   HopperExtent halo;  // pixels staged
   HopperExtent row;  // rows from one pixel to the next
-  HopperExtent second;  // where the second warpgroup's pixels begin
+  HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels
   HopperExtent tiles;
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next
@@ -65,18 +76,20 @@ struct HopperConvPlan {
   bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
   int chunks = 1;  // of source channels
   int slots_h = 1, slots_w = 1;  // most taps of a (phase, plane) along each axis
+  int tile_m = kHopperTileM;  // result channels of a block: of one warpgroup, or of both
   int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
-  int items = 0;
+  int items = 0;  // of a slice
   int blocks = 0;
   bool resident_weights = false;  // a block's weights stay in shared memory
   int halo_slots = 2, weight_slots = 4, raw_slots = 0;
   int skew = 0;  // stages by which the second warpgroup starts later, so that results leave in turn
   int halo_bytes = 0;  // of one part of one slot
+  int stage_bytes = 0;  // weights of one tap and chunk, all channels and parts
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
   int64_t packed_bytes = 0;  // of all; in the workspace, followed by the flag and the repacked source
-  int64_t repacked_bytes = 0;
+  int64_t repacked_bytes = 0;  // of a slice
 };
 
 }  // namespace deconv

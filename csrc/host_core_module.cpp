@@ -4,6 +4,7 @@
 
 #include "plan_gather.h"
 #include "plan_memory.h"
+#include "repack_plan.h"
 
 namespace py = pybind11;
 
@@ -184,6 +185,10 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("parts", &HopperConvPlan::parts)
       .def_readonly("source", &HopperConvPlan::source)
       .def_readonly("repack", &HopperConvPlan::repack)
+      .def_readonly("slice", &HopperConvPlan::slice)
+      .def_readonly("tile_m", &HopperConvPlan::tile_m)
+      .def_readonly("m_tiles", &HopperConvPlan::m_tiles)
+      .def_readonly("stage_bytes", &HopperConvPlan::stage_bytes)
       .def_readonly("inner", &HopperConvPlan::inner)
       .def_property_readonly("pixels", [extent](const HopperConvPlan& p) { return extent(p.pixels); })
       .def_property_readonly("halo", [extent](const HopperConvPlan& p) { return extent(p.halo); })
@@ -243,6 +248,83 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
+  py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan")
+      .def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
+      .def_property_readonly("run_blocks",
+                             [](const HopperWeightTensorPlan& p) {
+                               std::vector<int> blocks{p.tile.first};
+                               if (p.tile.second > 0) blocks.push_back(p.tile.second);
+                               return blocks;
+                             })
+      .def_property_readonly("share",
+                             [](const HopperWeightTensorPlan& p) {
+                               return p.share == HopperWeightShare::kTaps            ? "taps"
+                                      : p.share == HopperWeightShare::kInputChannels ? "input channels"
+                                                                                     : "output channels";
+                             })
+      .def_property_readonly(
+          "axes",  // from the innermost on
+          [](const HopperWeightTensorPlan& p) {
+            return p.inner == HopperInner::kWidth ? "whn" : p.inner == HopperInner::kHeight ? "hwn" : "nwh";
+          })
+      .def_readonly("fold", &HopperWeightTensorPlan::fold)
+      .def_readonly("repack_x", &HopperWeightTensorPlan::repack_x)
+      .def_readonly("repack_y", &HopperWeightTensorPlan::repack_y)
+      .def_readonly("x_at", &HopperWeightTensorPlan::x_at)
+      .def_readonly("y_at", &HopperWeightTensorPlan::y_at)
+      .def_readonly("pixels", &HopperWeightTensorPlan::pixels)
+      .def_readonly("halo", &HopperWeightTensorPlan::halo)
+      .def_readonly("tiles", &HopperWeightTensorPlan::tiles)
+      .def_readonly("octet_step", &HopperWeightTensorPlan::octet_step)
+      .def_property_readonly("instruction_rows",
+                             [](const HopperWeightTensorPlan& p) {
+                               return std::vector<int>(p.instruction_row.begin(),
+                                                       p.instruction_row.begin() + p.instructions);
+                             })
+      .def_property_readonly("planes",
+                             [](const HopperWeightTensorPlan& p) {
+                               return std::vector<std::array<int16_t, 2>>(p.plane.begin(), p.plane.begin() + p.planes);
+                             })
+      .def_readonly("plane_step", &HopperWeightTensorPlan::plane_step)
+      .def_property_readonly(
+          "runs",  // of each group of taps: row, row step, tap, tap step, chunk, chunk step, count
+          [](const HopperWeightTensorPlan& p) {
+            std::vector<std::vector<std::array<int, 7>>> all(p.tap_groups);
+            for (int i = 0; i < p.tap_groups * p.group_runs; ++i) {
+              const HopperWeightRun& r = p.runs[i];
+              all[i / p.group_runs].push_back({r.row, r.row_step, r.tap, r.tap_step, r.chunk, r.chunk_step, r.count});
+            }
+            return all;
+          })
+      .def_property_readonly("boxes",  // of each group of taps: plane, chunk, shifts
+                             [](const HopperWeightTensorPlan& p) {
+                               std::vector<std::vector<std::array<int, 5>>> all(p.tap_groups);
+                               for (int g = 0; g < p.tap_groups; ++g) {
+                                 for (int i = p.first_box[g]; i < p.first_box[g + 1]; ++i) {
+                                   const HopperWeightBox& b = p.boxes[i];
+                                   all[g].push_back({b.plane, b.chunk, b.shift[0], b.shift[1], b.shift[2]});
+                                 }
+                               }
+                               return all;
+                             })
+      .def_readonly("x_boxes", &HopperWeightTensorPlan::x_boxes)
+      .def_readonly("y_chunks", &HopperWeightTensorPlan::y_chunks)
+      .def_readonly("x_box_bytes", &HopperWeightTensorPlan::x_box_bytes)
+      .def_readonly("y_box_bytes", &HopperWeightTensorPlan::y_box_bytes)
+      .def_readonly("slot_bytes", &HopperWeightTensorPlan::slot_bytes)
+      .def_readonly("slots", &HopperWeightTensorPlan::slots)
+      .def_readonly("barriers_at", &HopperWeightTensorPlan::barriers_at)
+      .def_readonly("shared_bytes", &HopperWeightTensorPlan::shared_bytes)
+      .def_readonly("padded_m", &HopperWeightTensorPlan::padded_m)
+      .def_readonly("padded_n", &HopperWeightTensorPlan::padded_n)
+      .def_readonly("blocks_m", &HopperWeightTensorPlan::blocks_m)
+      .def_readonly("blocks_n", &HopperWeightTensorPlan::blocks_n)
+      .def_readonly("blocks_group", &HopperWeightTensorPlan::blocks_group)
+      .def_readonly("steps", &HopperWeightTensorPlan::steps)
+      .def_readonly("steps_per_split", &HopperWeightTensorPlan::steps_per_split)
+      .def_readonly("splits", &HopperWeightTensorPlan::splits)
+      .def_readonly("items", &HopperWeightTensorPlan::items)
+      .def_readonly("blocks", &HopperWeightTensorPlan::blocks);
   const auto pixels = [](const MmaExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
   py::class_<MmaConvPlan>(m, "MmaConvPlan")
       .def_property_readonly("rows", [](const MmaConvPlan& p) { return p.tile.rows; })
@@ -336,6 +418,7 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("DEPTHWISE_IMAGES") = kDepthwiseImages;
   m.attr("MMA_STAGES") = kMmaStages;
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
+  m.attr("REPACK_LIMIT") = kRepackLimit;
   m.attr("SHARED_BYTES_LIMIT") = Device{}.shared_bytes_per_block;
   m.def("gather_pitch", &gather_pitch);
   m.attr("TENSOR_CORE_MIN_CHANNELS") = kTensorCoreMinChannels;

@@ -34,6 +34,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
                                          : plan_hopper_conv(problem, device, considered);
     has_hopper = plan.has_value();
     consider(std::move(plan));
+    if (is_weight) consider(plan_hopper_weight_tensor(problem, device, considered));
   }
   // Not beside the Hopper family, whose instructions are about twice as fast.
   if (options.allows("mma") && !has_hopper) consider(plan_mma_conv(problem, device, considered));
@@ -81,10 +82,11 @@ std::string describe_launch(const DepthwisePlan& plan) {
 
 std::string describe_launch(const HopperConvPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << kHopperThreads << " threads for " << plan.items << " items, "
-       << plan.shared_bytes << " bytes of shared memory, " << plan.halo_slots << " halos of " << plan.halo.n << 'x'
-       << plan.halo.h << 'x' << plan.halo.w << " pixels" << (plan.keep_halo ? " kept for all phases" : "") << ", "
-       << plan.weight_slots << " stages of weights" << (plan.resident_weights ? " that stay" : "") << ", source by "
+  text << plan.blocks << " persistent blocks of " << hopper_threads(plan.source, plan.tile) << " threads for "
+       << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.halo_slots
+       << " halos of " << plan.halo.n << 'x' << plan.halo.h << 'x' << plan.halo.w << " pixels"
+       << (plan.keep_halo ? " kept for all phases" : "") << ", " << plan.weight_slots << " stages of weights"
+       << (plan.resident_weights ? " that stay" : "") << ", source by "
        << (plan.source == HopperSource::kTensor       ? "tensor copies"
            : plan.source == HopperSource::kTransposed ? "tensor copies that producer warps transpose"
                                                       : "producer warps");
@@ -97,6 +99,15 @@ std::string describe_launch(const HopperWeightPlan& plan) {
        << plan.shared_bytes << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
        << " rows of grad_output in flight, loads of " << plan.x_piece << " and " << plan.y_piece << " bytes, "
        << plan.splits << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
+  return text.str();
+}
+
+std::string describe_launch(const HopperWeightTensorPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads for " << plan.items
+       << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of "
+       << plan.slot_bytes << " bytes, " << plan.planes << " planes of grad_output, " << plan.splits
+       << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
   return text.str();
 }
 
@@ -123,6 +134,7 @@ const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
+const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 

@@ -9,6 +9,7 @@
 #include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
+#include "hopper_weight_tensor_plan.h"
 #include "mma_plan.h"
 #include "narrow_plan.h"
 #include "planner_options.h"
@@ -29,7 +30,7 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, MmaConvPlan, NarrowConvPlan>
+               HopperWeightPlan, HopperWeightTensorPlan, MmaConvPlan, NarrowConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -7,60 +7,47 @@
 #include "correlation.h"
 #include "plan.h"
 #include "plan_arithmetic.h"
+#include "repack_plan.h"
+#include "tap_span.h"
 
 namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 16;  // a group, on either side; fewer leave most of a tile empty
-constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
+constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;  // of one warpgroup, one part
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
+constexpr int kFlagBytes = 4 * 7;  // of a halo: a word for each warp that writes
 constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 3,111 timings of 16 layers, all tiles, on an H200
-// (docs/performance.md); additive, for the parts of an item overlap little.
+// What a result's element costs by how it lies to its neighbours: channels adjacent; columns adjacent, staged or in
+// runs; the same at odd places; columns apart.
+enum Store { kChannels, kStaged, kRuns, kOddStaged, kOddRuns, kApart, kStores };
+
+// Cycles of a multiprocessor at kClockHopper, fitted to 6,685 timings of 33 layers on an H200
+// (docs/performance_notes.md); additive, for the parts of an item overlap little.
 constexpr double kClockHopper = 1.7e9;
 struct Costs {
-  double product;              // of a stage, for each column of the block and 32 bytes of channels
-  double stage;                // of a stage besides
-  double tensor, transposed;   // of a pixel of a halo and chunk, by source
-  double warps;
+  double product;                    // of a stage, for each column of the block and 32 bytes of channels
+  double stage;                      // of a stage besides
+  double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
+  double few_warps;                  // how much more, where 32 groups leave few warps to write it
+  double bytes;                      // that TMA brings in a cycle, at most
+  double item;                       // of an item and phase group
+  double store[kStores];             // of a result element
+  double row_bytes;                  // a row of so many bytes costs twice its share
+  double ragged;                     // how much more rows cost that are no multiple of 64 bytes
+  double launch_ms;
 };
-constexpr Costs kCostsShort{0.77, 129, 1.15, 6.3, 17}, kCostsTf32{0.77, 129, 1.15, 8.2, 17},
-    kCostsSplit{2.7, 76, 13, 27, 37};
-constexpr double kItemCost = 1750;  // of an item and phase group
-// Of a result element: channels adjacent; columns adjacent, staged or in runs; neighbours at odd places; apart.
-constexpr double kChannelCost[2] = {0.038, 0.089}, kStagedCost[2] = {0.119, 0.168}, kRunCost[2] = {0.064, 0.072};
-constexpr double kOddStagedCost[2] = {0.285, 0.168}, kOddRunCost[2] = {0.69, 0.55}, kApartCost[2] = {0.176, 0.194};
-constexpr double kLaunchMs = 8e-3;
-constexpr double kRepackMsPerByte = 1.25e-9, kPackMsPerByte = 0.5e-9;
-constexpr double kMemoryShare = 0.24;  // of the time to move each byte once, that nothing hides
-
-struct Span {
-  int origin = 0;  // smallest shift
-  int length = 0;  // largest shift minus smallest
-  int most = 0, least = 0;  // taps of the fullest (phase, plane), and of the emptiest that has any
-};
-
-Span span_of(const AxisGeometry& axis) {
-  Span span;
-  int last = 0;
-  for (int phase = 0; phase < axis.phases(); ++phase) {
-    for (int plane = 0; plane < axis.planes(); ++plane) {
-      const AxisTaps taps = axis_taps(axis, phase, plane);
-      if (taps.count == 0) continue;
-      const int end = taps.first_shift + (taps.count - 1) * taps.shift_step;
-      span.origin = span.most == 0 ? taps.first_shift : std::min(span.origin, taps.first_shift);
-      last = span.most == 0 ? end : std::max(last, end);
-      span.least = span.most == 0 ? taps.count : std::min(span.least, taps.count);
-      span.most = std::max(span.most, taps.count);
-    }
-  }
-  span.length = last - span.origin;
-  return span;
-}
+constexpr Costs kCostsShort{0.615, 176, 2.41,  10.4, 18.1, 1.36, 36, 2560, {0.038, 0.068, 0.035, 0.030, 0.32, 0.156},
+                            1,     1.8, 3.9e-3};
+constexpr Costs kCostsTf32{0.711, 96,  2.07,  5.7, 22.3, 0.95, 38, 3120, {0.138, 0.143, 0.129, 0.228, 0.78, 0.268},
+                           6.9,   0.8, 2.0e-3};
+constexpr Costs kCostsSplit{2.7, 222, 12.6,  21.0, 24.5, 1.06, 29, 3290, {0.027, 0.058, 0.238, 0.017, 0.33, 0.142},
+                            1,   0.8, 5.8e-3};
+constexpr double kPackMsPerByte = 0.5e-9;
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
 HopperSource source_of(const Problem& problem, int planes, int planes_w) {
@@ -88,6 +75,10 @@ const char* refusal(const Problem& problem, const Device& device) {
   return "";
 }
 
+// What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines), or
+// the same pixels and the next result channels.
+enum class Second { kPixels, kGroups, kChannels };
+
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
  public:
@@ -97,19 +88,21 @@ class Candidates {
         c_(correlation(problem)),
         h_(geometry(problem, 0)),
         w_(geometry(problem, 1)),
-        span_h_(span_of(h_)),
-        span_w_(span_of(w_)),
+        span_h_(tap_span(h_)),
+        span_w_(tap_span(w_)),
         element_(static_cast<int>(element_size(problem.dtype))),
         source_(source_of(problem, h_.planes() * w_.planes(), w_.planes())) {}
 
-  // variant: for groups of columns, lines of a warpgroup; else whether the second warpgroup takes the next groups (1)
-  // or the next 8 pixels of each (0).
-  std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, int variant, bool repack) const {
+  // lines: of a warpgroup, where groups are columns.
+  std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool repack) const {
     HopperConvPlan p;
     p.tile = tile;
+    p.tile_m = second == Second::kChannels ? 2 * kHopperTileM : kHopperTileM;
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
     p.source = repack ? HopperSource::kTensor : source_;
     p.repack = repack;
+    p.slice = repack ? repack_slice(problem_) : static_cast<int>(problem_.batch);
+    if (p.slice == 0) return std::nullopt;
     if (repack && h_.planes() * w_.planes() > kHopperMaxPlanes) return std::nullopt;
     p.inner = inner;
     p.origin_h = span_h_.origin;
@@ -122,8 +115,9 @@ class Candidates {
     p.phases_w = w_.phases();
     p.phase_groups = p.phases_h * static_cast<int>(ceil_div(p.phases_w, tile.phases));
     p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kHopperRowBytes));
-    p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, kHopperTileM));
-    if (!choose_pixels(p, variant)) return std::nullopt;
+    p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, p.tile_m));
+    p.stage_bytes = kStageBytes * p.tile_m / kHopperTileM * p.parts;
+    if (!choose_pixels(p, second, lines)) return std::nullopt;
     if (std::max({p.halo.n, p.halo.h, p.halo.w, p.raw_width}) > 256) return std::nullopt;  // what a tensor map takes
     const int64_t rows = std::max({static_cast<int64_t>(p.row.n) * p.halo.n, static_cast<int64_t>(p.row.h) * p.halo.h,
                                    static_cast<int64_t>(p.row.w) * p.halo.w});
@@ -132,14 +126,13 @@ class Candidates {
     if (!choose_memory(p)) return std::nullopt;
     const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
                           p.slots_h * p.slots_w;
-    p.column_bytes = slots * kStageBytes * p.parts;
+    p.column_bytes = slots * p.stage_bytes;
     p.packed_bytes = problem_.groups * p.m_tiles * p.column_bytes;
     // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights.
     const int64_t weight_bytes = problem_.w.numel() * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
-    p.repacked_bytes = repack ? hopper_repacked(problem_).stride[0] * problem_.batch * element_ : 0;
-    if (p.repacked_bytes > kWorkspaceLimit) return std::nullopt;
+    p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
     if (items > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
@@ -151,67 +144,72 @@ class Candidates {
   bool reads_in_place() const { return source_ == HopperSource::kTensor; }
 
   double estimate_ms(const HopperConvPlan& p) const {
-    const bool is_float = element_ == 4;
-    const Costs& costs = p.parts == 2 ? kCostsSplit : is_float ? kCostsTf32 : kCostsShort;
+    const Costs& costs = p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
     // Of one item, on average.
     const double pieces = p.keep_halo ? p.phase_groups : 1;
     const double stages = static_cast<double>(h_.kernel) * w_.kernel / p.phase_groups * pieces * p.chunks;
     const double n = 8.0 * p.tile.groups;
-    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * p.planes_h * p.planes_w * p.chunks;
-    const double bring = p.source == HopperSource::kTensor       ? costs.tensor
-                         : p.source == HopperSource::kTransposed ? costs.transposed
-                                                                 : costs.warps;
+    const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
+    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    const double work = stages * (4 * n * costs.product + costs.stage) + pixels * bring +
-                        results * store_cost(p)[is_float] * spread(p) + kItemCost * pieces;
-    const double rounds = static_cast<double>(ceil_div(p.items, p.blocks));
+    const double work = stages * (4 * n * costs.product + costs.stage) + pixels * pixel_cost(p, costs) +
+                        results * store_cost(p, costs) + costs.item * pieces;
+    const double halo_bytes = p.source == HopperSource::kTensor ? pixels * kHopperRowBytes : 0;
+    const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
+    const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
+    const double rounds = slices * static_cast<double>(ceil_div(p.items, p.blocks));
     const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
-    return 1e3 * std::max(rounds * work / kClockHopper + kMemoryShare * memory, memory) + kLaunchMs +
-           kRepackMsPerByte * static_cast<double>(p.repacked_bytes) +
+    return 1e3 * std::max(rounds * std::max(work, load) / kClockHopper, memory) + costs.launch_ms +
+           (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            kPackMsPerByte * static_cast<double>(p.packed_bytes);
   }
 
  private:
-  // How much more the stores cost of columns that lie apart in memory, or in short pieces of rows.
-  double spread(const HopperConvPlan& p) const {
-    if (c_.result.stride[1] == 1) return 1;
-    const double apart = std::max(1.0, std::min<double>(w_.result_step(), 32.0 / element_) / p.tile.phases);
-    const double row_bytes = static_cast<double>(std::min(p.pixels.w, p.tile.groups)) * p.tile.phases * element_;
-    return p.inner == HopperInner::kWidth ? apart : apart * (0.75 + 24 / row_bytes);
+  static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
+    if (p.source == HopperSource::kTensor) return costs.tensor;
+    return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
+           (p.tile.groups == 32 ? costs.few_warps : 1);
   }
-  const double* store_cost(const HopperConvPlan& p) const {
-    if (c_.result.stride[1] == 1) return kChannelCost;
-    if (w_.result_step() > p.tile.phases) return kApartCost;
-    const bool odd = hopper_vector_result(problem_, p) == 1;
-    if (p.inner == HopperInner::kWidth) return odd ? kOddRunCost : kRunCost;
-    return odd ? kOddStagedCost : kStagedCost;
+  // Of a result element, also for columns that lie apart in memory, or in short or ragged pieces of rows.
+  double store_cost(const HopperConvPlan& p, const Costs& costs) const {
+    if (c_.result.stride[1] == 1) return costs.store[kChannels];
+    const bool in_runs = p.inner == HopperInner::kWidth, odd = hopper_vector_result(problem_, p) == 1;
+    const Store kind = w_.result_step() > p.tile.phases ? kApart
+                       : in_runs                        ? (odd ? kOddRuns : kRuns)
+                                                        : (odd ? kOddStaged : kStaged);
+    const double apart = std::max(1.0, std::min<double>(w_.result_step(), 32.0 / element_) / p.tile.phases);
+    if (in_runs) return costs.store[kind] * apart;
+    const int columns = p.pixels.w * p.tile.phases;
+    const double row_bytes = static_cast<double>(std::min(columns, p.tile.groups * p.tile.phases)) * element_;
+    const double ragged = columns * element_ % 64 != 0 ? costs.ragged : 1;
+    return costs.store[kind] * apart * (0.75 + costs.row_bytes / row_bytes) * ragged;
   }
 
-  bool choose_pixels(HopperConvPlan& p, int variant) const {
-    const int width = w_.phase_size(0), height = h_.phase_size(0), batch = static_cast<int>(problem_.batch);
+  bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
+    const int width = w_.phase_size(0), height = h_.phase_size(0), batch = p.slice;
+    const bool other_pixels = second != Second::kChannels;
     if (p.inner == HopperInner::kWidth) {
-      const int lines = variant, spare = static_cast<int>(ceil_div(span_w_.length, 8));
+      const int spare = static_cast<int>(ceil_div(span_w_.length, 8));
       const int groups = std::min<int>((p.tile.groups - (lines - 1) * spare) / lines,
                                        static_cast<int>(ceil_div(width, 8)));
       if (groups < 1) return false;
-      p.pixels = {1, 2 * lines, 8 * groups};
+      p.pixels = {1, other_pixels ? 2 * lines : lines, 8 * groups};
       p.line_groups = groups + spare;
       p.group_rows = 8;
-      p.second = {0, lines, 0};
+      p.second = {0, other_pixels ? lines : 0, 0};
     } else {
-      const bool next_groups = variant == 1;
-      const int groups = p.tile.groups * (next_groups ? 2 : 1), inner = next_groups ? 8 : 16;
+      const int groups = p.tile.groups * (second == Second::kGroups ? 2 : 1);
+      const int inner = second == Second::kPixels ? 16 : 8;
       const int columns = std::min(groups, static_cast<int>(round_up(width, 2)));
       p.line_groups = columns + span_w_.length;
       const bool by_height = p.inner == HopperInner::kHeight;
-      const int lines = std::min(1 + (groups - columns) / p.line_groups, by_height ? batch : height);
-      p.pixels = by_height ? HopperExtent{lines, inner, columns} : HopperExtent{inner, lines, columns};
+      const int of_tile = std::min(1 + (groups - columns) / p.line_groups, by_height ? batch : height);
+      p.pixels = by_height ? HopperExtent{of_tile, inner, columns} : HopperExtent{inner, of_tile, columns};
       const int line = p.tile.groups / p.line_groups, column = p.tile.groups % p.line_groups;
-      if (!next_groups) {
-        p.second = by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0};
-      } else {
-        p.second = by_height ? HopperExtent{line, 0, column} : HopperExtent{0, line, column};
-      }
+      p.second = second == Second::kPixels     ? (by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0})
+                 : second == Second::kChannels ? HopperExtent{0, 0, 0}
+                 : by_height                   ? HopperExtent{line, 0, column}
+                                               : HopperExtent{0, line, column};
     }
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
     const bool tensor = p.source == HopperSource::kTensor;
@@ -235,7 +233,7 @@ class Candidates {
       if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
       const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * (p.raw_width / 8), 2)) * 32
                                        : p.halo.n * p.halo.h * p.halo.w;
-      if (places > kHopperPlaces * 32 * (kHopperSourceWarps - 1)) {
+      if (places > kHopperPlaces) {
         p.source = HopperSource::kWarps;
         p.raw_width = 0;
       } else {
@@ -254,9 +252,9 @@ class Candidates {
     const int words = p.tile.groups * p.tile.phases * element_ / 4;
     const int staging = stages_columns ? 8 * 32 * (hopper_staged_words(words) | 1) * 4 : 0;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
-    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + 12 * kMostHaloSlots;
+    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + kFlagBytes * kMostHaloSlots;
     const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
-    const int halo = p.halo_bytes * p.parts, stage = kStageBytes * p.parts;
+    const int halo = p.halo_bytes * p.parts, stage = p.stage_bytes;
     // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
     const int64_t reach = p.second.n * p.row.n + p.second.h * p.row.h + p.second.w * p.row.w +
                           static_cast<int64_t>(p.tile.groups) * p.group_rows + span_h_.length * p.row.h +
@@ -276,15 +274,21 @@ class Candidates {
       p.weight_slots = static_cast<int>(most_stages);
       p.halo_slots = static_cast<int>(std::min<int64_t>({kMostHaloSlots, (room - most_stages * stage) / halo}));
     } else {
-      p.halo_slots = static_cast<int>(std::min<int64_t>(two, (room - kLeastWeightSlots * stage) / halo));
-      p.halo_slots = std::max<int>(p.halo_slots, static_cast<int>(in_flight));
-      p.weight_slots = static_cast<int>(
-          std::min<int64_t>(kMostWeightSlots, (room - static_cast<int64_t>(p.halo_slots) * halo) / stage));
-      if (p.weight_slots < kLeastWeightSlots) return false;
-      p.halo_slots = static_cast<int>(
-          std::min<int64_t>(kMostHaloSlots, (room - static_cast<int64_t>(p.weight_slots) * stage) / halo));
+      // As many taps ahead as both rings can hold. A halo is released when the first tap of the next one runs (not with
+      // two parts), so one slot alone would never be free.
+      const int64_t least_halos = std::max<int64_t>(in_flight, p.parts == 1 ? 2 : 1);
+      const double halo_taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phase_groups * p.planes_h * p.planes_w);
+      double most = 0;
+      for (int weights = kLeastWeightSlots; weights <= kMostWeightSlots; ++weights) {
+        const int64_t halos = std::min<int64_t>(kMostHaloSlots, (room - static_cast<int64_t>(weights) * stage) / halo);
+        const double ahead = std::min<double>(weights, halo_taps * static_cast<double>(halos));
+        if (halos < least_halos || ahead <= most) continue;
+        most = ahead;
+        p.weight_slots = weights;
+        p.halo_slots = static_cast<int>(halos);
+      }
+      if (most == 0) return false;
     }
-    // A halo is released when the first tap of the next one runs, so one slot alone would never be free.
     if (p.parts == 1 && p.halo_slots < 2) return false;
     if (overrun > static_cast<int64_t>(p.weight_slots) * stage) return false;
     if (raw > 0) {
@@ -298,7 +302,7 @@ class Candidates {
     p.raw_at = p.weights_at + p.weight_slots * stage;
     p.staging_at = p.raw_at + p.raw_slots * raw;
     p.barriers_at = p.staging_at + staging;
-    p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1) + 12 * p.halo_slots;
+    p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1) + kFlagBytes * p.halo_slots;
     // The first warpgroup's lead holds weights and halos that the second has not yet used.
     const int64_t per_item = most_stages;
     const int64_t by_weights = p.resident_weights ? per_item : p.weight_slots - 1;
@@ -325,7 +329,7 @@ class Candidates {
   const Device& device_;
   Correlation c_;
   AxisGeometry h_, w_;
-  Span span_h_, span_w_;
+  TapSpan span_h_, span_w_;
   int element_;
   HopperSource source_;
 };
@@ -334,7 +338,7 @@ class Candidates {
 
 std::string describe(const HopperConvPlan& plan, DType) {
   std::ostringstream text;
-  text << kHopperTileM << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, " << plan.pixels.w
+  text << plan.tile_m << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, " << plan.pixels.w
        << " columns" << (plan.tile.phases > 1 ? ", 2 phases" : "") << ") in " << 8 * plan.tile.groups
        << " pixels, groups of "
        << (plan.inner == HopperInner::kHeight  ? "rows"
@@ -342,11 +346,6 @@ std::string describe(const HopperConvPlan& plan, DType) {
                                                : "columns")
        << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
-}
-
-bool hopper_vector_source(const Problem& problem) {
-  return packs_along_channels(correlation(problem).source, correlation(problem).source_channels,
-                              16 / element_size(problem.dtype));
 }
 
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
@@ -364,25 +363,19 @@ int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
   return is_short && whole && fits(2) ? 2 : 1;
 }
 
-Tensor4 hopper_repacked(const Problem& problem) {
-  const Correlation c = correlation(problem);
-  const int64_t channels = round_up(c.source_channels, 16 / element_size(problem.dtype)) * problem.groups;
-  Tensor4 repacked{c.source.size, {}};
-  repacked.size[1] = channels;
-  return dense(repacked.size, Layout::kChannelsLast);
-}
-
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
     if (considered) considered->push_back({"hopper family", 0, why});
     return std::nullopt;
   }
   const Candidates candidates(problem, device);
+  const bool many_channels = correlation(problem).result_channels > kHopperTileM;
   std::optional<Plan> best;
   const auto consider = [&](HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
-    const auto consider_pixels = [&](HopperInner inner, int variant, bool repack) {
-      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, variant, repack);
+    const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool repack) {
+      if (second == Second::kChannels && !many_channels) return;
+      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, repack);
       if (!plan) return;
       const double ms = candidates.estimate_ms(*plan);
       if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
@@ -391,11 +384,13 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     };
     for (const bool repack : {false, true}) {
       if (repack && candidates.reads_in_place()) break;
-      for (const int variant : {0, 1}) {
-        consider_pixels(HopperInner::kHeight, variant, repack);
-        consider_pixels(HopperInner::kBatch, variant, repack);
+      for (const Second second : {Second::kPixels, Second::kGroups, Second::kChannels}) {
+        consider_pixels(HopperInner::kHeight, second, 1, repack);
+        consider_pixels(HopperInner::kBatch, second, 1, repack);
       }
-      for (const int lines : {1, 2, 4}) consider_pixels(HopperInner::kWidth, lines, repack);
+      for (const Second second : {Second::kGroups, Second::kChannels}) {
+        for (const int lines : {1, 2, 4}) consider_pixels(HopperInner::kWidth, second, lines, repack);
+      }
     }
   };
   if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {

@@ -7,7 +7,8 @@
 #include "correlation.h"
 #include "plan.h"
 #include "plan_arithmetic.h"
-#include "plan_hopper.h"
+#include "repack_plan.h"
+#include "tap_span.h"
 
 namespace deconv {
 namespace {
@@ -18,7 +19,7 @@ constexpr int64_t kMostPadding = 2;
 constexpr int kReservedShared = 1024;  // of a block, for the system
 
 // Cycles of a multiprocessor, estimated from the instructions and scaled to timings on an H200
-// (docs/performance.md).
+// (docs/performance_notes.md).
 constexpr double kShareOfPeak = 0.62;  // of the tensor cores' rate, within a stage
 constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
 constexpr double kStageCost = 45;  // of a stage besides: the barrier, the weights
@@ -41,31 +42,6 @@ double tensor_rate(int capability) {
   if (capability == 80) return 2048;
   if (capability == 90) return 2690;
   return capability < 90 || capability >= 120 ? 512 : 2048;
-}
-
-struct Span {
-  int origin = 0, length = 0;  // smallest shift; largest minus smallest
-  int most = 0, least = 0;  // taps of the fullest phase, over all planes; of the emptiest (phase, plane) that has any
-};
-
-Span span_of(const AxisGeometry& axis) {
-  Span span;
-  int last = 0;
-  for (int phase = 0; phase < axis.phases(); ++phase) {
-    int of_phase = 0;
-    for (int plane = 0; plane < axis.planes(); ++plane) {
-      const AxisTaps taps = axis_taps(axis, phase, plane);
-      if (taps.count == 0) continue;
-      const int end = taps.first_shift + (taps.count - 1) * taps.shift_step;
-      span.origin = span.least == 0 ? taps.first_shift : std::min(span.origin, taps.first_shift);
-      last = span.least == 0 ? end : std::max(last, end);
-      span.least = span.least == 0 ? taps.count : std::min(span.least, taps.count);
-      of_phase += taps.count;
-    }
-    span.most = std::max(span.most, of_phase);
-  }
-  span.length = last - span.origin;
-  return span;
 }
 
 const char* refusal(const Problem& problem, const Device& device) {
@@ -91,19 +67,13 @@ class Candidates {
         c_(correlation(problem)),
         h_(geometry(problem, 0)),
         w_(geometry(problem, 1)),
-        span_h_(span_of(h_)),
-        span_w_(span_of(w_)),
+        span_h_(tap_span(h_)),
+        span_w_(tap_span(w_)),
         element_(static_cast<int>(element_size(problem.dtype))),
-        vector_source_(mma_vector_source(problem)) {}
+        vector_source_(vector_source(problem)) {}
 
-  // How many images at a time a kernel before may rewrite: all, or half the workspace, which the L2 cache of a large
-  // GPU still holds. 0: none.
-  int slice() const {
-    if (vector_source_ || c_.source_channels * element_ % 16 != 0) return 0;
-    const int64_t image = hopper_repacked(problem_).stride[0] * element_;
-    if (image * problem_.batch <= kWorkspaceLimit) return static_cast<int>(problem_.batch);
-    return static_cast<int>(image <= kWorkspaceLimit ? std::max<int64_t>(1, kWorkspaceLimit / 2 / image) : 0);
-  }
+  // How many images at a time a kernel before may rewrite. 0: none.
+  int slice() const { return vector_source_ || c_.source_channels * element_ % 16 != 0 ? 0 : repack_slice(problem_); }
 
   // Whether the tile suits the number of result channels; others leave half of it empty, or bring halos too often.
   bool suits(const MmaTile& tile) const {
@@ -147,8 +117,8 @@ class Candidates {
     p.phases_w = w_.phases();
     p.planes_h = h_.planes();
     p.planes_w = w_.planes();
-    p.slots_h = std::max(1, span_h_.most);
-    p.slots_w = std::max(1, span_w_.most);
+    p.slots_h = std::max(1, span_h_.most_of_phase);
+    p.slots_w = std::max(1, span_w_.most_of_phase);
     p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaRowBytes));
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
     // As few tiles as the extents allow, of equal size.
@@ -179,7 +149,7 @@ class Candidates {
     p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.chunks) *
                      p.slots_h * p.slots_w * tile.channels() * kMmaRowBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
-    p.repacked_bytes = repack ? hopper_repacked(problem_).stride[0] * p.slice * element_ : 0;
+    p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
     if (items * p.m_tiles * static_cast<double>(problem_.groups) > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
@@ -258,7 +228,7 @@ class Candidates {
   const Device& device_;
   Correlation c_;
   AxisGeometry h_, w_;
-  Span span_h_, span_w_;
+  TapSpan span_h_, span_w_;
   int element_;
   bool vector_source_;
 };
@@ -271,11 +241,6 @@ std::string describe(const MmaConvPlan& plan, DType) {
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
        << (plan.repack ? ", source repacked" : "") << (plan.split ? ", three TF32 products" : "");
   return text.str();
-}
-
-bool mma_vector_source(const Problem& problem) {
-  return packs_along_channels(correlation(problem).source, correlation(problem).source_channels,
-                              16 / element_size(problem.dtype));
 }
 
 bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {

@@ -19,9 +19,8 @@ std::string describe(const MmaConvPlan& plan, DType dtype);
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
-// Given base pointers of 16 bytes: whether channels can be loaded 16 bytes at once; whether results leave in packs, 16
-// bytes of adjacent channels, or 4 bytes of adjacent columns.
-bool mma_vector_source(const Problem& problem);
+// Given a base pointer of 16 bytes: whether results leave in packs, 16 bytes of adjacent channels, or 4 bytes of
+// adjacent columns.
 bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan);
 
 }  // namespace deconv

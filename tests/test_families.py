@@ -16,6 +16,7 @@ import deconv_ext
 pytestmark = pytest.mark.gpu
 
 OPERATOR = torch.ops.deconv.conv_transpose2d
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
 @pytest.fixture
@@ -71,6 +72,97 @@ def test_grad_weight_on_tensor_cores(case: tuple[Any, ...], dtype: torch.dtype, 
     assert _relative_error(result, expected) < limit
     for _ in range(20):
         assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(*arguments), result)
+
+
+# Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation: taps of one plane along the
+# width and along the height, a plane for each tap, one tap and tiles of output channels; ragged channels, groups that
+# share a tile and groups beyond it; ragged ends of the width, the height and the batch; one pixel; splits and none;
+# three warpgroups.
+TENSOR_COPIES = [
+    (64, 64, 1, 3, (40, 130), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (72, 136, 1, 2, (33, 17), (7, 3), (1, 1), (2, 0), (1, 2)),
+    (64, 128, 1, 5, (24, 31), (5, 5), (1, 1), (2, 3), (3, 1)),
+    (128, 64, 1, 9, (8, 8), (4, 4), (2, 2), (1, 1), (1, 1)),
+    (256, 192, 1, 30, (4, 4), (4, 4), (2, 2), (1, 1), (1, 1)),
+    (200, 72, 1, 7, (13, 11), (3, 3), (2, 2), (1, 1), (1, 1)),
+    (128, 256, 1, 20, (14, 14), (2, 2), (2, 2), (0, 0), (1, 1)),
+    (40, 24, 1, 2, (19, 23), (4, 4), (4, 4), (0, 0), (1, 1)),
+    (32, 64, 1, 4, (21, 30), (3, 3), (5, 5), (1, 1), (2, 2)),
+    (64, 320, 1, 2, (50, 30), (1, 1), (1, 1), (0, 0), (1, 1)),
+    (64, 64, 1, 2, (30, 20), (3, 2), (3, 2), (4, 1), (2, 3)),
+    (128, 512, 1, 100, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1)),
+    (128, 128, 8, 5, (20, 20), (3, 3), (2, 2), (1, 1), (1, 1)),
+    (72, 120, 3, 5, (20, 28), (3, 5), (1, 2), (1, 1), (1, 1)),
+    (32, 64, 4, 3, (40, 64), (3, 5), (2, 3), (1, 2), (2, 1)),
+    (64, 64, 1, 16, (130, 128), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (384, 256, 1, 16, (30, 30), (4, 4), (2, 2), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", TENSOR_COPIES)
+def test_grad_weight_by_tensor_copies(case: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Against float64, the same bits in 20 calls, any layout of the result, and a pointer that TMA refuses."""
+    ci, co, groups, batch, size, kernel, stride, padding, dilation = case
+    torch.manual_seed(3)
+    x = torch.randn(batch, ci, *size, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
+    rest = (stride, padding, (0, 0), groups, dilation)
+    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
+    grad = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+    text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel)
+    assert "x 64 columns" in next(line for line in text.splitlines() if "plan:" in line), text
+    expected = torch.ops.aten.convolution_backward(
+        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
+    )[1]
+    arguments = (kernel, *rest)
+    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, *arguments)
+    limit = 8e-4 if dtype == torch.float16 else 6e-3
+    assert _relative_error(result, expected) < limit
+    for _ in range(20):
+        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, *arguments), result)
+    shifted = torch.empty(x.numel() + 1, device="cuda", dtype=dtype)[1:].as_strided(x.shape, x.stride())
+    shifted.copy_(x)
+    assert shifted.data_ptr() % 16 != 0
+    moved = torch.ops.deconv.conv_transpose2d_grad_weight(shifted, grad, *arguments)
+    assert _relative_error(moved, expected) < limit
+
+
+# Input channels, output channels, groups, batch, size, kernel, stride, padding: layers whose operands are rewritten
+# first, for they are contiguous, or their channels are no multiple of 16 bytes.
+REWRITTEN = [
+    (256, 128, 1, 32, (8, 8), (4, 4), (2, 2), (1, 1)),
+    (100, 512, 1, 64, (1, 1), (4, 4), (1, 1), (0, 0)),
+    (64, 3, 1, 16, (32, 32), (4, 4), (2, 2), (1, 1)),
+    (21, 21, 1, 4, (16, 16), (16, 16), (8, 8), (4, 4)),
+    (96, 80, 1, 5, (31, 17), (3, 5), (2, 1), (1, 2)),
+    (128, 192, 2, 3, (20, 23), (3, 3), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_grad_weight_of_rewritten_operands(case: tuple[Any, ...], memory_format: torch.memory_format) -> None:
+    """Against float64, the same bits again, also of operands that are slices of larger tensors."""
+    ci, co, groups, batch, size, kernel, stride, padding = case
+    torch.manual_seed(4)
+    rest = (stride, padding, (0, 0), groups, (1, 1))
+    make: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    x = torch.randn(batch, ci, *size, **make).to(memory_format=memory_format)
+    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
+    grad = torch.randn(F.conv_transpose2d(x.double(), weight, None, *rest).shape, **make).to(
+        memory_format=memory_format
+    )
+    expected = torch.ops.aten.convolution_backward(
+        grad.double(), x.double(), weight, None, stride, padding, (1, 1), True, (0, 0), groups, [False, True, False]
+    )[1]
+    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest)
+    assert _relative_error(result, expected) < 6e-3
+    assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest), result)
+    wide = F.pad(grad, (1, 2))[..., 1:-2]
+    assert _relative_error(torch.ops.deconv.conv_transpose2d_grad_weight(x, wide, kernel, *rest), expected) < 6e-3
 
 
 @pytest.mark.slow

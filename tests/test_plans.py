@@ -165,7 +165,7 @@ def problems(draw: st.DrawFn) -> Case:
     """A valid case, small along most dimensions and now and then long along one."""
     height, width = draw(axes(draw(st.sampled_from([1, 9, 40])))), draw(axes(draw(st.sampled_from([1, 9, 40, 150]))))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
-    channels = st.sampled_from([1, 2, 3, 5, 8, 17, 33, 64, 65])
+    channels = st.sampled_from([1, 2, 3, 5, 8, 17, 24, 33, 64, 65, 136])
     pairs = {key: (height[name], width[name]) for key, name in AXIS_KEYS.items()}
     return {
         "name": "drawn", "n": draw(st.sampled_from([0, 1, 2, 7, 40, 300])), "g": groups, "h": height["input"],
@@ -471,9 +471,16 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert plan.parts == (2 if dtype == "float32" else 1)
     result = _result_size(one, direction)
     step = one["s"] if direction == "forward" else (1, 1)
-    extents = (one["n"], -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
+    extents = (plan.slice, -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
     for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
         _blocks_cover(tiles, pixels, extent)
+    assert 1 <= plan.slice <= one["n"]
+    assert plan.slice == one["n"] or plan.repack
+    channels = result[1] // one["g"]
+    assert plan.tile_m == 64 or (plan.tile_m == 128 and plan.second == [0, 0, 0] and channels > 64)
+    _blocks_cover(plan.m_tiles, plan.tile_m, channels)
+    assert plan.stage_bytes == plan.tile_m * 128 * plan.parts
+    assert plan.columns == one["g"] * plan.m_tiles * (1 if plan.keep_halo else plan.phase_groups)
     groups_of_columns = plan.inner == core.HopperInner.WIDTH
     # The two warpgroups' groups: `groups` each, over lines of line_groups, the first pixel of each group in q.
     reached = set()
@@ -569,6 +576,92 @@ def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) 
     assert plan.barriers_at + 16 * plan.x_slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
 
 
+def _check_weight_runs(plan: Any, one: Case) -> None:
+    """Every tap and tile of output channels is in one run, whose rows in shared memory are the pixels that it reads."""
+    row = (1, plan.halo[0], plan.halo[0] * plan.halo[1])
+    pixels = list(itertools.product(*(range(extent) for extent in reversed(plan.pixels))))  # the innermost axis last
+    for k, first in enumerate(plan.instruction_rows):
+        for half in range(2):
+            start = 16 * k + 8 * half
+            for i, at in enumerate(pixels[start : start + 8]):
+                assert first + half * plan.octet_step + i == sum(p * r for p, r in zip(reversed(at), row, strict=True))
+    found: Counter[tuple[int, int]] = Counter()
+    assert len(plan.runs) == len(plan.boxes)
+    for runs, boxes in zip(plan.runs, plan.boxes, strict=True):
+        takers = 1 if plan.share == "input channels" else plan.warpgroups
+        assert len(runs) == takers * len(plan.run_blocks)
+        for slot, (first, row_step, tap, tap_step, chunk, chunk_step, count) in enumerate(runs):
+            assert count <= plan.run_blocks[slot % len(plan.run_blocks)]
+            for i in range(count):
+                box, inside = divmod(first + i * row_step, plan.y_box_bytes // 128)
+                plane, box_chunk, *shift = boxes[box]
+                places = (inside % plan.halo[0], inside // plan.halo[0] % plan.halo[1], inside // row[2])
+                kernel = dict(zip("hw", divmod(tap + i * tap_step, one["k"][1]), strict=True))
+                for a, axis in enumerate(plan.axes):
+                    assert places[a] + plan.pixels[a] <= plan.halo[a]
+                    reach = shift[a] + places[a]
+                    if axis == "n":
+                        assert reach == 0
+                        continue
+                    at = "hw".index(axis)
+                    step = plan.plane_step[at]
+                    assert step == one["s"][at] or one[axis] == 1
+                    assert plan.planes[plane][at] + reach * step == kernel[axis] * one["d"][at] - one["p"][at]
+                assert box_chunk == chunk + i * chunk_step
+                found[(tap + i * tap_step, box_chunk)] += 1
+    expected = set(itertools.product(range(one["k"][0] * one["k"][1]), range(plan.y_chunks)))
+    assert set(found) == expected
+    assert set(found.values()) <= {1}
+
+
+def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
+    """Blocks cover channels, taps and pixels once; stages fit, and start where the swizzle does."""
+    assert dtype in ("float16", "bfloat16")
+    m, n = one["ci"] // one["g"], one["co"] // one["g"]
+    assert plan.fold == 1 or max(m, n) * plan.fold <= 64
+    assert plan.fold == 1 or plan.x_boxes == plan.y_chunks == 1
+    assert one["g"] == 1 or m % 8 == n % 8 == 0
+    _blocks_cover(plan.blocks_group, plan.fold, one["g"])
+    if plan.fold == 1:
+        _blocks_cover(plan.blocks_m, 64 * plan.x_boxes, m)
+        _blocks_cover(plan.blocks_n, 64 * plan.y_chunks, n)
+        assert (plan.padded_m, plan.padded_n) == (plan.blocks_m * 64 * plan.x_boxes, plan.blocks_n * 64 * plan.y_chunks)
+    else:
+        assert (plan.blocks_m, plan.blocks_n, plan.padded_m, plan.padded_n) == (1, 1, m, n)
+    steps = 1
+    for axis, tiles, pixels, halo in zip(plan.axes, plan.tiles, plan.pixels, plan.halo, strict=True):
+        _blocks_cover(tiles, pixels, one[axis])
+        assert pixels <= halo <= 256
+        steps *= tiles
+    rows = plan.pixels[0] * plan.pixels[1] * plan.pixels[2]
+    assert rows == 16 * len(plan.instruction_rows)
+    assert plan.steps == steps
+    _blocks_cover(plan.splits, plan.steps_per_split, plan.steps)
+    assert plan.items == len(plan.runs) * plan.blocks_m * plan.blocks_n * plan.blocks_group * plan.splits
+    assert 0 < plan.blocks <= plan.items
+    assert (plan.steps_per_split - 1) * rows < 1 << 16  # the sums of tensor cores stay short
+    partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
+    out = _result_size(one, "forward")
+    x_bytes, y_bytes = (
+        2 * one["g"] * -(-channels // 8) * 8 * one["n"] * h * w if repack else 0
+        for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
+    )
+    assert x_bytes + y_bytes <= core.REPACK_LIMIT
+    assert plan.x_at >= (plan.splits * partial if plan.splits > 1 else 0)
+    assert plan.y_at >= plan.x_at + x_bytes
+    assert workspace >= plan.y_at + y_bytes
+    assert plan.x_at % 256 == plan.y_at % 256 == 0
+    assert plan.x_box_bytes == 128 * rows
+    assert plan.y_box_bytes >= 128 * plan.halo[0] * plan.halo[1] * plan.halo[2]
+    assert plan.x_box_bytes % 1024 == plan.y_box_bytes % 1024 == plan.slot_bytes % 1024 == 0
+    boxes = max(len(group) for group in plan.boxes)
+    assert plan.x_boxes * plan.x_box_bytes + boxes * plan.y_box_bytes <= plan.slot_bytes
+    assert plan.slots >= 2
+    assert plan.slots * plan.slot_bytes <= plan.barriers_at
+    assert plan.barriers_at + 16 * plan.slots <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    _check_weight_runs(plan, one)
+
+
 def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
     """Tiles and runs cover each pixel in each phase, the parts of shared memory lie apart, halos come in time."""
     assert direction != "grad_weight"
@@ -662,14 +755,18 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     device.multiprocessors = multiprocessors
     plan = core.make_plan(_problem(one, direction, dtype, layout), device, families)
     if isinstance(plan.tile, core.HopperConvPlan):
-        assert plan.tile.repacked_bytes <= core.WORKSPACE_LIMIT
+        assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
         assert plan.workspace_bytes == plan.tile.packed_bytes + 16 + plan.tile.repacked_bytes
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.MmaConvPlan):
-        assert plan.tile.repacked_bytes <= core.WORKSPACE_LIMIT
+        assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
         assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
         _check_mma_plan(plan.tile, one, direction, dtype, multiprocessors)
+        return
+    if isinstance(plan.tile, core.HopperWeightTensorPlan):
+        assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
+        _check_hopper_weight_tensor_plan(plan.tile, one, dtype, plan.workspace_bytes)
         return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     if isinstance(plan.tile, core.HopperWeightPlan):

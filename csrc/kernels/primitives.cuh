@@ -47,6 +47,20 @@ struct alignas(sizeof(T) * kCount) Pack {
 template <class T>
 inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 
+// Before the end of this grid the next one may take the room that blocks leave, if it was launched for that
+// (kernel_launch.cuh).
+__device__ __forceinline__ void start_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits for the end of the grids before. Every grid that was started early must, or its own end would not mean theirs.
+__device__ __forceinline__ void await_predecessors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // n / divisor and n % divisor by one multiplication; exact for n and divisor below 2^16.
 class SmallDivisor {
  public:

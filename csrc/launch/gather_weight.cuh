@@ -2,49 +2,17 @@
 #pragma once
 
 #include "../kernels/gather/weight.cuh"
-#include "../operands.h"
-#include "../problem.h"
 #include "kernel_launch.cuh"
+#include "weight_gradient.cuh"
 
 namespace deconv {
 
 template <class T>
 GatherWeightParams<T> gather_weight_params(const Problem& problem, const GatherWeightPlan& plan,
                                            const Operands& operands) {
-  const Axis &h = problem.axis[0], &w = problem.axis[1];
   GatherWeightParams<T> p;
-  p.x = static_cast<const T*>(operands.x);
-  p.y = static_cast<const T*>(operands.y);
-  p.result = static_cast<T*>(operands.result);
+  set_weight_gradient<T>(p, problem, operands);
   p.partial = plan.splits > 1 ? static_cast<AccumulatorOf<T>*>(operands.workspace) : nullptr;
-  p.x_n = problem.x.stride[0];
-  p.x_c = problem.x.stride[1];
-  p.x_h = problem.x.stride[2];
-  p.x_w = problem.x.stride[3];
-  p.y_n = problem.y.stride[0];
-  p.y_c = problem.y.stride[1];
-  p.y_h = problem.y.stride[2];
-  p.y_w = problem.y.stride[3];
-  p.result_m = problem.w.stride[0];
-  p.result_n = problem.w.stride[1];
-  p.result_h = problem.w.stride[2];
-  p.result_w = problem.w.stride[3];
-  p.batch = static_cast<int>(problem.batch);
-  p.height = static_cast<int>(h.input);
-  p.width = static_cast<int>(w.input);
-  p.out_height = static_cast<int>(h.output);
-  p.out_width = static_cast<int>(w.output);
-  p.channels_m = static_cast<int>(problem.in_channels_per_group());
-  p.channels_n = static_cast<int>(problem.out_channels_per_group());
-  p.groups = static_cast<int>(problem.groups);
-  p.kernel_h = static_cast<int>(h.kernel);
-  p.kernel_w = static_cast<int>(w.kernel);
-  p.stride_h = static_cast<int>(h.stride);
-  p.stride_w = static_cast<int>(w.stride);
-  p.padding_h = static_cast<int>(h.padding);
-  p.padding_w = static_cast<int>(w.padding);
-  p.dilation_h = static_cast<int>(h.dilation);
-  p.dilation_w = static_cast<int>(w.dilation);
   p.plan = plan;
   return p;
 }

@@ -1,9 +1,12 @@
 // Launcher of the Hopper family's forward and grad_input; one .cu file a way of computing instantiates it.
 #pragma once
 
+#include <algorithm>
+
 #include "../kernels/hopper/conv.cuh"
 #include "../kernels/hopper/pack_weight.cuh"
 #include "../plan_hopper.h"
+#include "../repack_plan.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
@@ -32,7 +35,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
   p.tiles_h = divide_by(plan.tiles.h);
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;
-  p.vector_source = hopper_vector_source(problem) && is_aligned(p.source, 16);
+  p.vector_source = vector_source(problem) && is_aligned(p.source, 16);
   p.vector_result = is_aligned(p.result, 16) ? hopper_vector_result(problem, plan) : 1;
   return p;
 }
@@ -57,35 +60,32 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
     if (error != cudaSuccess) return error;
   }
   constexpr int kThreads = 256;
-  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * 8 * kHopperTileM *
+  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * 8 * plan.tile_m *
                          p.axis[0].kernel * p.axis[1].kernel;
   return launch_kernel(hopper::pack_weight_kernel<T, kParts>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream,
                        p);
 }
 
+// The images [first, first + images) alone.
+template <class T>
+hopper::ConvParams<T> of_images(const hopper::ConvParams<T>& params, int64_t first, int64_t images) {
+  hopper::ConvParams<T> p = params;
+  p.source += first * p.source_n;
+  p.result += first * p.result_n;
+  p.batch = static_cast<int>(images);
+  p.plan.tiles.n = static_cast<int>((images + p.plan.pixels.n - 1) / p.plan.pixels.n);
+  p.plan.items = p.plan.tiles.n * p.plan.tiles.h * p.plan.tiles.w * p.plan.columns;
+  p.plan.blocks = std::min(p.plan.blocks, p.plan.items);
+  return p;
+}
+
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream) {
-  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
-  if (error != cudaSuccess) return error;
-  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
+cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource source, cudaStream_t stream) {
+  const HopperConvPlan& plan = params.plan;
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, kHopperThreads, plan.shared_bytes, stream, params);
+    return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
+                         Start::kEarly);
   };
-  // A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
-  bool has_maps = false;
-  if (plan.repack) {
-    const Tensor4 layout = hopper_repacked(problem);
-    void* repacked = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes + kHopperFlagBytes;
-    has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked, params.source_map);
-    if (has_maps) error = launch_repack<T>(problem, layout, params.source, static_cast<T*>(repacked), stream);
-  } else if (plan.source != HopperSource::kWarps && is_aligned(params.source, 16)) {
-    const Correlation c = correlation(problem);
-    has_maps = encode_source_maps(problem, plan, c.source, c.source_channels * c.source.stride[1], params.source,
-                                  params.source_map);
-  }
-  if (error != cudaSuccess) return error;
-  const HopperSource source = has_maps ? plan.source : HopperSource::kWarps;
 #define DECONV_HOPPER_KERNEL(GROUPS, PHASES, SOURCE) \
   if (source == SOURCE) return launch_with(hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, kParts, SOURCE>>);
 #define DECONV_HOPPER_TILE(GROUPS, PHASES)                          \
@@ -105,6 +105,38 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
 #undef DECONV_HOPPER_TILE
 #undef DECONV_HOPPER_KERNEL
   return cudaErrorInvalidValue;
+}
+
+// A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
+template <class T, int kParts>
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
+  if (error != cudaSuccess) return error;
+  if (!plan.repack) {
+    const Correlation c = correlation(problem);
+    const bool has_maps = plan.source != HopperSource::kWarps && is_aligned(params.source, 16) &&
+                          encode_source_maps(problem, plan, c.source, c.source_channels * c.source.stride[1],
+                                             params.source, params.source_map);
+    return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream);
+  }
+  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes +
+                                     kHopperFlagBytes);
+  for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
+    Tensor4 layout = repacked_source(problem);
+    layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
+    hopper::ConvParams<T> slice = of_images(params, first, layout.size[0]);
+    const bool has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked,
+                                             slice.source_map);
+    if (has_maps) {
+      error = launch_repack<T>(correlation(problem).source, problem.groups, layout, slice.source, repacked, stream,
+                               Start::kEarly);
+    }
+    if (error != cudaSuccess) return error;
+    error = launch_hopper_tile<T, kParts>(slice, has_maps ? plan.source : HopperSource::kWarps, stream);
+  }
+  return error;
 }
 
 }  // namespace deconv

@@ -11,17 +11,30 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// kEarly: beside the last blocks of the kernel before, as soon as all of those have called start_dependents
+// (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
+enum class Start { kAfter, kEarly };
+
 template <class Params>
 cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
-                          const Params& params) {
+                          const Params& params, Start start = Start::kAfter) {
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 << 10) {
     const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(params);
-  return cudaPeekAtLastError();
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = start == Start::kEarly ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, params);
 }
 
 }  // namespace deconv

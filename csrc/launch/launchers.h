@@ -29,6 +29,9 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
 template <class T, int kParts>
 cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
+template <class T>
+cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
+                                        const Operands& operands, cudaStream_t stream);
 template <class T, bool kSplit>  // float32 split into two TF32 parts
 cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream);

@@ -5,8 +5,8 @@
 
 #include "../kernels/mma/conv.cuh"
 #include "../kernels/mma/pack_weight.cuh"
-#include "../plan_hopper.h"
 #include "../plan_mma.h"
+#include "../repack_plan.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
@@ -86,14 +86,15 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
   cudaError_t error = launch_mma_pack < T, sizeof(T) == 4 && !kSplit > (problem, plan, operands, stream);
   const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
   if (!plan.repack) {
-    const bool vector = mma_vector_source(problem) && is_aligned(params.source, 16);
+    const bool vector = vector_source(problem) && is_aligned(params.source, 16);
     return error != cudaSuccess ? error : launch_mma_tile<T, kSplit>(params, vector, stream);
   }
   T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
-    Tensor4 layout = hopper_repacked(problem);
+    Tensor4 layout = repacked_source(problem);
     layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
-    error = launch_repack<T>(problem, layout, params.source + first * params.source_n, repacked, stream);
+    error = launch_repack<T>(correlation(problem).source, problem.groups, layout,
+                             params.source + first * params.source_n, repacked, stream, Start::kAfter);
     if (error != cudaSuccess) return error;
     mma::ConvParams<T> of_slice = params;
     of_slice.batch = static_cast<int>(layout.size[0]);

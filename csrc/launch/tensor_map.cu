@@ -7,10 +7,7 @@
 namespace deconv {
 namespace {
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, found at run time: the extension does not link to libcuda.
-Encode find_encode() {
+TensorMapEncode find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
   const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
@@ -19,14 +16,19 @@ Encode find_encode() {
     (void)cudaGetLastError();
     return nullptr;
   }
-  return reinterpret_cast<Encode>(function);
+  return reinterpret_cast<TensorMapEncode>(function);
 }
 
 }  // namespace
 
+TensorMapEncode tensor_map_encode() {
+  static const TensorMapEncode encode = find_encode();
+  return encode;
+}
+
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps) {
-  static const Encode encode = find_encode();
+  const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;
   const int64_t channels = correlation(problem).source_channels;
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
@@ -48,7 +50,7 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
       bytes[a] = static_cast<cuuint64_t>(layout.stride[2 + a] * step * size);
       offset += start[a] * layout.stride[2 + a];
     }
-    const auto batch = static_cast<cuuint64_t>(problem.batch);
+    const auto batch = static_cast<cuuint64_t>(layout.size[0]);
     const auto image_bytes = static_cast<cuuint64_t>(layout.stride[0] * size);
     const bool raw = plan.source == HopperSource::kTransposed;
     const auto channel_count = static_cast<cuuint64_t>(channels), groups = static_cast<cuuint64_t>(problem.groups);

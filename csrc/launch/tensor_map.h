@@ -8,6 +8,10 @@
 
 namespace deconv {
 
+// The driver's function, found at run time (the extension does not link to libcuda); null without it.
+using TensorMapEncode = decltype(&cuTensorMapEncodeTiled);
+TensorMapEncode tensor_map_encode();
+
 // One map a plane of the source, which lies as `layout` says at `source`, groups `group_stride` elements apart. False
 // if the driver has no tensor maps or refuses this tensor.
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,

@@ -2,8 +2,9 @@
 //
 // The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
 // serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
-// has two warpgroups that multiply, on neighbouring pixels with the same weights, and one whose warps fill two rings:
-// halos (source.cuh) and weights, packed beforehand in the order of use (pack_weight.cuh).
+// has two warpgroups that multiply, on neighbouring pixels with the same weights or on the same pixels with
+// neighbouring channels' weights, and one whose warps fill two rings: halos (source.cuh) and weights, packed beforehand
+// in the order of use (pack_weight.cuh).
 #pragma once
 
 #include "async.cuh"
@@ -21,11 +22,16 @@ struct ConvConfig {
   static constexpr int kPhases = kPhases_;
   static constexpr int kParts = kParts_;
   static constexpr HopperSource kSource = kSource_;
-  static constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;  // weights of one tap and chunk, one part
-  // Of the three source warps, the first asks for tensor copies; those that write halos, and say when one is whole:
+  // Weights of one tap and chunk for one warpgroup, one part.
+  static constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
   static constexpr bool kAsks = kSource != HopperSource::kWarps;
-  static constexpr bool kWrites = kSource != HopperSource::kTensor || kParts == 2;
-  static constexpr int kSourceWarps = !kWrites ? 1 : kAsks ? kHopperSourceWarps - 1 : kHopperSourceWarps;
+  static constexpr bool kWrites = hopper_writes(kSource, kParts);
+  // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
+  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases}) : 1;
+  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases});
+  static constexpr bool kMovesRegisters = kThreads == 512;
+  // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
+  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
 };
 
@@ -71,11 +77,15 @@ class ConvBlock {
   __device__ __forceinline__ void run() {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
     if (warp < kMultiplyWarps) {
+      if constexpr (Config::kMovesRegisters) take_registers<Config::kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
-    } else if (warp == kMultiplyWarps) {
-      if (threadIdx.x % 32 == 0) bring_weights();
     } else {
-      bring_source(threadIdx.x - 9 * 32);
+      if constexpr (Config::kMovesRegisters) leave_registers<Config::kBringRegisters>();
+      if (warp == kMultiplyWarps) {
+        if (threadIdx.x % 32 == 0) bring_weights();
+      } else {
+        bring_source(threadIdx.x - 9 * 32);
+      }
     }
   }
 
@@ -102,8 +112,8 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void bring_weights() {
+    await_predecessors();
     Ring ring = weights_;
-    constexpr int kBytes = Config::kStageBytes * Config::kParts;
     for (int index = blockIdx.x; index < plan.items; index += gridDim.x) {
       const Item item = find_item(p, index);
       const unsigned char* column = p.packed + (item.group * plan.m_tiles + item.m_tile) * plan.column_bytes;
@@ -115,13 +125,14 @@ class ConvBlock {
               const Taps taps = taps_of(phases, k, plane);
               const int segment = (group * plan.planes_h * plan.planes_w + plane) * plan.chunks + chunk;
               const unsigned char* slots = column + static_cast<int64_t>(segment * kPhases + k) * plan.slots_h *
-                                                        plan.slots_w * kBytes;
+                                                        plan.slots_w * plan.stage_bytes;
               for (int h = 0; h < taps.h.count; ++h) {
                 for (int w = 0; w < taps.w.count; ++w) {
                   ring.wait_empty();
-                  barrier_arrive_expecting(ring.full_barrier(), kBytes);
-                  copy_bulk(shared_ + plan.weights_at + ring.slot * kBytes,
-                            slots + static_cast<int64_t>(h * plan.slots_w + w) * kBytes, kBytes, ring.full_barrier());
+                  barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes);
+                  copy_bulk(shared_ + plan.weights_at + ring.slot * plan.stage_bytes,
+                            slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes, plan.stage_bytes,
+                            ring.full_barrier());
                   ring.advance();
                 }
               }
@@ -186,6 +197,7 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void bring_source(int thread) {
+    if (plan.repack) await_predecessors();
     HaloWalk walk(*this);
     if (Config::kAsks && thread < 32) {
       if (thread > 0) return;
@@ -225,8 +237,8 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
-    using Source = WarpSource<T, Config::kParts>;
-    const Source source(p, thread, 32 * Config::kSourceWarps);
+    using Source = WarpSource<T, Config::kParts, 32 * Config::kSourceWarps>;
+    const Source source(p, thread);
     Ring ring = halos_, raw = raw_;
     typename Source::Places places;
     for (; walk.more(); walk.next(), ring.advance()) {
@@ -266,7 +278,7 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
-    constexpr int kN = 8 * Config::kGroups, kBytes = Config::kStageBytes * Config::kParts;
+    constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
     using ResultTile = Result<T, Config::kGroups, kPhases>;
     const ResultTile result(p, warpgroup, warp, lane,
@@ -275,10 +287,12 @@ class ConvBlock {
     const int first_row = warpgroup == 0
                               ? 0
                               : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
-    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at, 8 * kHopperRowBytes);
+    const int first_weight = plan.tile_m > kHopperTileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
+    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at + first_weight, 8 * kHopperRowBytes);
     const uint64_t source_base = tile_descriptor(shared_ + first_row * kHopperRowBytes,
                                                  plan.group_rows * kHopperRowBytes);
     Ring halos = halos_, weights = weights_;
+    if constexpr (Config::kParts == 2) await_predecessors();
     const bool infinite_weights = Config::kParts == 2 && *p.weight_is_infinite != 0;
     float acc[kPhases][kN / 2];
     // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
@@ -329,7 +343,8 @@ class ConvBlock {
                 uint32_t row = taps[k].h.first + h * taps[k].h.step + taps[k].w.first;
                 for (int w = 0; w < taps[k].w.count; ++w, row += taps[k].w.step) {
                   weights.wait_full();
-                  const Stage stage{weight_base + (weights.slot * kBytes >> 4), halo + (row * kHopperRowBytes >> 4)};
+                  const Stage stage{weight_base + (weights.slot * plan.stage_bytes >> 4),
+                                    halo + (row * kHopperRowBytes >> 4)};
                   if constexpr (Config::kParts == 1) {
                     mma_fence();
                     issue<kN>(acc[k], stage, true);
@@ -414,10 +429,11 @@ class ConvBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kHopperThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
+  start_dependents();
   ConvBlock<Config> block(params, shared);
   block.prepare();
   block.run();

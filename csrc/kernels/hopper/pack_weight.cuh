@@ -1,6 +1,6 @@
-// The weights as the Hopper kernels consume them: for each group and tile of 64 result channels, one stage after the
+// The weights as the Hopper kernels consume them: for each group and tile of result channels, one stage after the
 // other, in order of use: [phase group][plane][chunk][phase][tap row][tap column], each 64 swizzled rows of 128 bytes
-// (twice for two parts). Slots that a (phase, plane) with fewer taps leaves are never read.
+// for every 64 channels (twice for two parts). Slots that a (phase, plane) with fewer taps leaves are never read.
 #pragma once
 
 #include "result.cuh"
@@ -20,21 +20,20 @@ struct PackParams {
   HopperConvPlan plan;
 };
 
-// Where tap k of one axis belongs.
-struct TapPlace {
+// Where a tap of one axis belongs: its (phase, plane), if they hold a pixel at all, and which of that pair's taps it
+// is.
+struct TapSlot {
   int phase, plane, slot;
   bool used;
 };
-__device__ __forceinline__ TapPlace place_tap(const AxisGeometry& axis, int k) {
-  const int s = axis.stride;
-  const int residue = ((k * axis.dilation - axis.padding) % s + s) % s;
-  TapPlace place{axis.is_forward ? residue : 0, axis.is_forward ? 0 : residue, 0, false};
-  place.used = place.phase < axis.phases() && place.plane < axis.planes();
-  if (place.used) {
-    const AxisTaps taps = axis_taps(axis, place.phase, place.plane);
-    place.slot = (k - taps.first_tap) / taps.tap_step;
+__device__ __forceinline__ TapSlot find_slot(const AxisGeometry& axis, int k) {
+  const TapPlace place = tap_place(axis, k);
+  TapSlot slot{place.phase, place.plane, 0, place.phase < axis.phases() && place.plane < axis.planes()};
+  if (slot.used) {
+    const AxisTaps taps = axis_taps(axis, slot.phase, slot.plane);
+    slot.slot = (k - taps.first_tap) / taps.tap_step;
   }
-  return place;
+  return slot;
 }
 
 // One thread: 16 bytes of one row of one stage.
@@ -42,12 +41,13 @@ template <class T, int kParts>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kPiece = 16 / static_cast<int>(sizeof(T)), kStage = kHopperTileM * kHopperRowBytes;
-  __shared__ TapPlace places[2][kHopperMaxKernel];
+  __shared__ TapSlot places[2][kHopperMaxKernel];
+  start_dependents();
   const HopperConvPlan& plan = p.plan;
   const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
   for (int i = threadIdx.x; i < kernel_h + kernel_w; i += blockDim.x) {
     const int axis = i < kernel_h ? 0 : 1, k = i < kernel_h ? i : i - kernel_h;
-    places[axis][k] = place_tap(p.axis[axis], k);
+    places[axis][k] = find_slot(p.axis[axis], k);
   }
   __syncthreads();
 
@@ -59,15 +59,15 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   };
   int m, k_w, k_h;
   if (p.taps_fastest) {
-    k_w = take(kernel_w), k_h = take(kernel_h), m = take(kHopperTileM);
+    k_w = take(kernel_w), k_h = take(kernel_h), m = take(plan.tile_m);
   } else {
-    m = take(kHopperTileM), k_w = take(kernel_w), k_h = take(kernel_h);
+    m = take(plan.tile_m), k_w = take(kernel_w), k_h = take(kernel_h);
   }
   const int piece = take(8), chunk = take(plan.chunks), m_tile = take(plan.m_tiles), group = rest;
-  const TapPlace h = places[0][k_h], w = places[1][k_w];
+  const TapSlot h = places[0][k_h], w = places[1][k_w];
   if (group >= p.groups || !h.used || !w.used) return;
 
-  const int channel = chunk * kChunk<T> + piece * kPiece, result = m_tile * kHopperTileM + m;
+  const int channel = chunk * kChunk<T> + piece * kPiece, result = m_tile * plan.tile_m + m;
   const T* source = p.weight + group * p.weight_group + result * p.weight_m + channel * p.weight_c + k_h * p.weight_h +
                     k_w * p.weight_w;
   T values[kPiece];
@@ -81,8 +81,9 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   int64_t slot = (static_cast<int64_t>(phase_group) * plan.planes_h + h.plane) * plan.planes_w + w.plane;
   slot = (slot * plan.chunks + chunk) * plan.tile.phases + w.phase % plan.tile.phases;
   slot = (slot * plan.slots_h + h.slot) * plan.slots_w + w.slot;
-  unsigned char* stage = p.packed + (group * plan.m_tiles + m_tile) * plan.column_bytes + slot * kStage * kParts;
-  const int row = m / 16 * 16 + row_of_channel<T>(m % 16);
+  unsigned char* stage = p.packed + (group * plan.m_tiles + m_tile) * plan.column_bytes + slot * plan.stage_bytes +
+                         m / kHopperTileM * (kStage * kParts);
+  const int row = m % kHopperTileM / 16 * 16 + row_of_channel<T>(m % 16);
   const uint32_t at = swizzled(row * kHopperRowBytes + piece * 16);
   if constexpr (sizeof(T) == 2) {
     *reinterpret_cast<uint4*>(stage + at) = *reinterpret_cast<const uint4*>(values);

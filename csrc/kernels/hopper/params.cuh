@@ -37,7 +37,7 @@ struct ConvParams {
 
 // One unit of a block's work: a tile of pixels, a tile of result channels, a range of phase groups.
 struct Item {
-  int group, m_tile;
+  int group, m_tile;  // m_tile: of plan.tile_m result channels
   int phase_begin, phase_end;
   int n, h, w;  // first pixel
 };

@@ -38,7 +38,11 @@ class Result {
  public:
   // shared: this warp's staging rows, used where columns are adjacent (staging_bytes of them).
   __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
-      : p(params), warpgroup_(warpgroup), warp_(warp), lane_(lane), shared_(shared) {}
+      : p(params),
+        warpgroup_(warpgroup),
+        first_channel_((params.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup : 0) + 16 * warp),
+        lane_(lane),
+        shared_(shared) {}
 
   using Accumulators = float[kPhases][kGroups * 4];
 
@@ -100,7 +104,7 @@ class Result {
                                                                     : plan.second.n;
     v.inners = (plan.inner == HopperInner::kHeight ? heights : images) - second_inner;
     v.lines = plan.inner == HopperInner::kHeight ? images : heights;
-    const int channel = item.m_tile * kHopperTileM + 16 * warp_;
+    const int channel = item.m_tile * plan.tile_m + first_channel_;
     v.channels = p.result_channels - channel;
     v.first = p.result + item.n * p.result_n +
               (static_cast<int64_t>(item.group) * p.result_channels + channel) * p.result_m +
@@ -113,7 +117,7 @@ class Result {
     if (p.bias == nullptr) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int channel = item.m_tile * kHopperTileM + 16 * warp_ + channel_of_row<T>(lane_ / 4 + 8 * half);
+      const int channel = item.m_tile * p.plan.tile_m + first_channel_ + channel_of_row<T>(lane_ / 4 + 8 * half);
       const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
 #pragma unroll
       for (int k = 0; k < kPhases; ++k) {
@@ -454,7 +458,9 @@ class Result {
   }
 
   const ConvParams<T>& p;
-  int warpgroup_, warp_, lane_;
+  int warpgroup_;
+  int first_channel_;  // this warp's, of the block's
+  int lane_;
   uint32_t shared_;
 };
 

@@ -47,15 +47,14 @@ __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& ite
 
 // A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind. Every method says
 // whether this thread met a value that is not finite (looked for with two parts only).
-template <class T, int kParts>
+template <class T, int kParts, int kThreads>
 class WarpSource {
  public:
   static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of one 16-byte store
   static constexpr int kRawPieces = kHopperRawBytes / 16;          // of one raw box
   static constexpr int kRawChannels = kRawPieces * kPiece;
 
-  __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread, int threads)
-      : p(params), thread_(thread), threads_(threads) {}
+  __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
   // From global memory, any strides.
   __device__ __forceinline__ bool load(const Item& item, int plane, int chunk, uint32_t shared) const {
@@ -74,8 +73,9 @@ class WarpSource {
   // Raw boxes are [image][row][channel][column] in shared memory. What a thread takes of each lies at the same places,
   // so these are found once. float: a pixel a place. 16-bit: a row of an 8x8 matrix to load, and one to store; a
   // warp takes two octets of columns, 16 channels each.
+  static constexpr int kPlaces = kHopperPlaces / kThreads;
   struct Places {
-    uint32_t raw[kHopperPlaces], halo[kHopperPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
+    uint32_t raw[kPlaces], halo[kPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
     int skipped = -1;  // columns of the box before the halo, that these places assume
   };
   static constexpr uint32_t kNowhere = ~0u;
@@ -85,9 +85,9 @@ class WarpSource {
     const int lane = thread_ % 32, line_bytes = kRawChannels * plan.raw_width * static_cast<int>(sizeof(T));
     places.skipped = skipped;
 #pragma unroll
-    for (int i = 0; i < kHopperPlaces; ++i) {
+    for (int i = 0; i < kPlaces; ++i) {
       // Which line of the box, which column of it.
-      const int unit = sizeof(T) == 2 ? 2 * (thread_ / 32 + i * (threads_ / 32)) + lane / 16 : thread_ + i * threads_;
+      const int unit = sizeof(T) == 2 ? 2 * (thread_ / 32 + i * (kThreads / 32)) + lane / 16 : thread_ + i * kThreads;
       const int units_of_line = sizeof(T) == 2 ? plan.raw_width / 8 : plan.halo.w;
       const int line = unit / units_of_line, at = unit - line * units_of_line;
       const int n = line / plan.halo.h, h = line - n * plan.halo.h;
@@ -110,8 +110,8 @@ class WarpSource {
       constexpr int kAhead = 4;
       const int pairs = (plan.halo.n * plan.halo.h * (plan.raw_width / 8) + 1) / 2;
 #pragma unroll
-      for (int first = 0; first < kHopperPlaces; first += kAhead) {
-        if (thread_ / 32 + first * (threads_ / 32) >= pairs) break;
+      for (int first = 0; first < kPlaces; first += kAhead) {
+        if (thread_ / 32 + first * (kThreads / 32) >= pairs) break;
         Matrices m[kAhead];
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) m[a] = load_transposed(raw_box + places.raw[first + a]);
@@ -127,8 +127,8 @@ class WarpSource {
       const int pixels = plan.halo.n * plan.halo.h * plan.halo.w;
       const uint32_t channel_bytes = plan.raw_width * 4;
 #pragma unroll
-      for (int first = 0; first < kHopperPlaces; first += kAhead) {
-        if (first * threads_ >= pixels) break;
+      for (int first = 0; first < kPlaces; first += kAhead) {
+        if (first * kThreads >= pixels) break;
         uint32_t raw[kAhead][kRawPieces][kPiece];
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) {
@@ -156,14 +156,14 @@ class WarpSource {
     constexpr int kAhead = 4;
     bool infinite = false;
     const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kHopperRowBytes / 16);
-    for (int first = thread_; first < pieces; first += kAhead * threads_) {
+    for (int first = thread_; first < pieces; first += kAhead * kThreads) {
       uint4 value[kAhead];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a)
-        value[a] = load_shared_vector(shared + min(first + a * threads_, pieces - 1) * 16);
+        value[a] = load_shared_vector(shared + min(first + a * kThreads, pieces - 1) * 16);
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        const uint32_t address = shared + min(first + a * threads_, pieces - 1) * 16;
+        const uint32_t address = shared + min(first + a * kThreads, pieces - 1) * 16;
         const SplitFloat s[4] = {split_float(value[a].x), split_float(value[a].y), split_float(value[a].z),
                                  split_float(value[a].w)};
         store_shared(address + p.plan.halo_bytes, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
@@ -261,10 +261,10 @@ class WarpSource {
 
   // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
   __device__ __forceinline__ bool load_by_pixels(const Halo& halo) const {
-    constexpr int kPieces = kHopperRowBytes / 16, kAhead = 64 / kPiece < kPieces ? 64 / kPiece : kPieces;
+    constexpr int kPieces = kHopperRowBytes / 16, kAhead = 32 / kPiece;
     const int64_t channel_bytes = p.source_c * static_cast<int>(sizeof(T));
     bool infinite = false;
-    for (int index = thread_;; index += threads_) {
+    for (int index = thread_;; index += kThreads) {
       const Pixel pixel = locate(halo, index);
       if (!pixel.exists) break;
 #pragma unroll
@@ -295,12 +295,12 @@ class WarpSource {
     constexpr int kAhead = 4;
     const int piece = thread_ & 7, channels = halo.channels - piece * kPiece;
     bool infinite = false;
-    for (int first = thread_ >> 3;; first += kAhead * (threads_ >> 3)) {
+    for (int first = thread_ >> 3;; first += kAhead * (kThreads >> 3)) {
       Pixel pixel[kAhead];
       uint32_t raw[kAhead][kPiece];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        pixel[a] = locate(halo, first + a * (threads_ >> 3));
+        pixel[a] = locate(halo, first + a * (kThreads >> 3));
         const T* pointer = pixel[a].pointer + piece * kPiece;
         if (p.vector_source) {
           const uint4 v = pixel[a].inside && channels > 0 ? __ldg(reinterpret_cast<const uint4*>(pointer))
@@ -327,7 +327,7 @@ class WarpSource {
   }
 
   const ConvParams<T>& p;
-  int thread_, threads_;
+  int thread_;
 };
 
 }  // namespace deconv::hopper

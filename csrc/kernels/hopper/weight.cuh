@@ -8,7 +8,7 @@
 // (each takes other n). A block walks down the rows of its strips, so that a row of grad_output is loaded once for all
 // taps. A last warpgroup brings the operands (weight_source.cuh).
 //
-// Splits write partial sums; add_weight_splits adds them in order, so the result never changes from run to run.
+// Splits write partial sums; add_splits.cuh adds them in order, so the result never changes from run to run.
 #pragma once
 
 #include "weight_source.cuh"
@@ -51,8 +51,8 @@ class WeightBlock {
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < plan.x_slots; ++i) {
-        barrier_init(full_ + 8 * i, 1);
-        barrier_init(empty_ + 8 * i, kMultiplyWarps);
+        barrier_init(full_ + 8 * i, 32);
+        barrier_init(empty_ + 8 * i, 32 * kMultiplyWarps);
       }
       barrier_init_fence();
     }
@@ -114,8 +114,7 @@ class WeightBlock {
       __pipeline_wait_prior(0);
       source.finish_input(at, input);
       fence_to_async_proxy();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(full_ + 8 * walk.slot);
+      barrier_arrive(full_ + 8 * walk.slot);  // each lane for what it brought
     }
   }
 
@@ -202,8 +201,7 @@ class WeightBlock {
       } else {
         add_split(acc, at, x);
       }
-      __syncwarp();  // all lanes have read
-      if (lane == 0) barrier_arrive(empty_ + 8 * walk.slot);
+      barrier_arrive(empty_ + 8 * walk.slot);  // each lane for what it read
     }
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) mma_pin(acc[t]);
@@ -365,35 +363,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   WeightBlock<Config>(params, shared).run();
-#endif
-}
-
-inline constexpr int kAddSplitsThreads = 256;
-
-// One thread an element of grad_weight: adds its partial sums in order of the split, in float64.
-template <class T>
-__global__ void __launch_bounds__(kAddSplitsThreads) add_weight_splits(const __grid_constant__ WeightParams<T> p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  const int taps = p.kernel_h * p.kernel_w;
-  const int64_t padded_m = p.plan.blocks_m * p.plan.tile.n, padded_n = p.plan.blocks_n * p.plan.y_channels;
-  int64_t rest = static_cast<int64_t>(blockIdx.x) * kAddSplitsThreads + threadIdx.x;
-  const auto take = [&](int count) {
-    const int64_t quotient = rest / count;
-    const int digit = static_cast<int>(rest - quotient * count);
-    rest = quotient;
-    return digit;
-  };
-  const int m = take(p.channels_m), n = take(p.channels_n), tap = take(taps);
-  const int64_t group = rest;
-  if (group >= p.groups) return;
-  const float* from = p.partial + ((group * taps + tap) * padded_n + n) * padded_m + m;
-  const int64_t split = p.groups * taps * padded_n * padded_m;
-  double sum = 0;
-#pragma unroll 8
-  for (int s = 0; s < p.plan.splits; ++s) sum += from[s * split];
-  const int kh = tap / p.kernel_w;
-  p.result[(group * p.channels_m + m) * p.result_m + n * p.result_n + kh * p.result_h +
-           (tap - kh * p.kernel_w) * p.result_w] = narrow<T>(static_cast<float>(sum));
 #endif
 }
 

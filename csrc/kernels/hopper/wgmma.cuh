@@ -1,5 +1,6 @@
 // wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory, or A in registers.
-// Tiles are K-major (a row is one m or n), B of 16-bit elements beside A in registers also MN-major (a row is one k).
+// Tiles are K-major (a row is one m or n); of 16-bit elements B beside A in registers, or both, also MN-major (a row is
+// one k).
 //
 // A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
 // (measured on an H200, with the descriptor's base offset 0), which is what lets one halo serve every tap.
@@ -20,10 +21,11 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t g
 }
 
 // The same for an MN-major tile, whose blocks of 128 bytes along N are `block_bytes` apart.
-__device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_t block_bytes) {
+__device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_t block_bytes,
+                                                       uint32_t group_bytes = 1024) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   return kSwizzle128 | static_cast<uint64_t>((block_bytes >> 4) & 0x3FFF) << 16 |
-         static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+         static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
 __device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -43,6 +45,10 @@ __device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
 // rows are read as TF32.
 template <class Element, int kN>
 struct Mma;
+
+// The same of 16-bit elements with both tiles MN-major.
+template <class Element, int kN>
+struct MmaMajorN;
 
 // The same with A in registers: rows 16 * warp + lane / 4 (+ 8) of 4-byte words lane % 4 (+ 4), in the order (row,
 // word), (row + 8, word), (row, word + 4), (row + 8, word + 4). kMajorN: B is MN-major.
@@ -66,9 +72,9 @@ struct MmaFromRegisters;
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define DECONV_REG16_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 
-#define DECONV_MMA(ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                      \
+#define DECONV_MMA(NAME, ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                \
   template <>                                                                                                   \
-  struct Mma<ELEMENT, N> {                                                                                      \
+  struct NAME<ELEMENT, N> {                                                                                     \
     static __device__ __forceinline__ void issue(float (&acc)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " FLAG ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k" #K \
                    ".f32." TYPES " {" REGISTERS "}, " A ", " B ", p, 1, 1" TAIL ";\n}\n"                        \
@@ -93,10 +99,12 @@ struct MmaFromRegisters;
   DECONV_MMA_REGISTERS(__half, false, "f16.f16", N, 16, ", 0", __VA_ARGS__)          \
   DECONV_MMA_REGISTERS(__half, true, "f16.f16", N, 16, ", 1", __VA_ARGS__)           \
   DECONV_MMA_REGISTERS(float, false, "tf32.tf32", N, 8, "", __VA_ARGS__)
-#define DECONV_MMA_TYPES(N, REGISTERS, A, B, FLAG, ...)                                       \
-  DECONV_MMA(__nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__) \
-  DECONV_MMA(__half, "f16.f16", N, 16, ", 0, 0", REGISTERS, A, B, FLAG, __VA_ARGS__)          \
-  DECONV_MMA(float, "tf32.tf32", N, 8, "", REGISTERS, A, B, FLAG, __VA_ARGS__)
+#define DECONV_MMA_TYPES(N, ...)                                                  \
+  DECONV_MMA(Mma, __nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", __VA_ARGS__)       \
+  DECONV_MMA(Mma, __half, "f16.f16", N, 16, ", 0, 0", __VA_ARGS__)                \
+  DECONV_MMA(MmaMajorN, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 1", __VA_ARGS__) \
+  DECONV_MMA(MmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
+  DECONV_MMA(Mma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
 
 DECONV_MMA_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
 DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))

@@ -11,6 +11,7 @@
 #include "params.cuh"
 #include "result.cuh"
 #include "source.cuh"
+#include "split.cuh"
 
 namespace deconv::mma {
 
@@ -295,10 +296,9 @@ class ConvBlock {
         }
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
-          const uint4 v = load_shared_16(of_step + i * 512);
-          const uint32_t a[4] = {v.x, v.y, v.z, v.w};
+          const uint4 a = load_shared_16(of_step + i * 512);
 #pragma unroll
-          for (int j = 0; j < kColumns; ++j) multiply<T>(sums_[i][j], a, b[j][0], b[j][1]);
+          for (int j = 0; j < kColumns; ++j) multiply_add<T>(sums_[i][j], a, b[j][0], b[j][1]);
         }
       }
     }
@@ -320,16 +320,16 @@ class ConvBlock {
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const uint4 v = load_shared_16(weights + i * 512);
-      const uint32_t a[4] = {v.x, v.y, v.z, v.w};
-      uint32_t high_a[4], low_a[4];
+      const uint4 a = load_shared_16(weights + i * 512);
+      uint4 high_a, low_a;
       float probe = probe_b;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float low = low_part(a[k]);
+        const uint32_t value = (&a.x)[k];
+        const float low = low_part(value);
         probe += low;
-        high_a[k] = high_part(a[k]);
-        low_a[k] = rounded_low(low);
+        (&high_a.x)[k] = high_part(value);
+        (&low_a.x)[k] = rounded_low(low);
       }
       const bool careful = __any_sync(~0u, probe != probe);
       constexpr int kTogether = 4;  // independent sums, for the products of one follow each other
@@ -337,9 +337,10 @@ class ConvBlock {
       for (int j = 0; j < kColumns; j += kTogether) {
         float part[kTogether][4] = {};
 #pragma unroll
-        for (int k = 0; k < kTogether; ++k) multiply<T>(part[k], high_a, low_b[j + k][0], low_b[j + k][1]);
+        for (int k = 0; k < kTogether; ++k) multiply_add<T>(part[k], high_a, low_b[j + k][0], low_b[j + k][1]);
 #pragma unroll
-        for (int k = 0; k < kTogether; ++k) multiply<T>(part[k], low_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
+        for (int k = 0; k < kTogether; ++k)
+          multiply_add<T>(part[k], low_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
         if (careful) {  // Inf and NaN come from the product of the high parts alone
 #pragma unroll
           for (int k = 0; k < kTogether; ++k) {
@@ -349,7 +350,7 @@ class ConvBlock {
         }
 #pragma unroll
         for (int k = 0; k < kTogether; ++k)
-          multiply<T>(part[k], high_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
+          multiply_add<T>(part[k], high_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
 #pragma unroll

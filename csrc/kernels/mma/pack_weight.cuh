@@ -19,34 +19,35 @@ struct PackParams {
   MmaConvPlan plan;
 };
 
-// Where a tap belongs along one axis: its phase, how many taps the phase has in all and in earlier planes, how many in
-// this plane, and which of these it is. total is 0 where no phase has it.
-struct TapPlace {
+// Where a tap's stages lie along one axis: its phase, how many taps the phase has in all and in earlier planes, how
+// many in this plane, and which of these it is. total is 0 where the phase or the plane has no pixel.
+struct StagePlace {
   int phase, total, before, count, index;
 };
-__device__ __forceinline__ void find_places(const AxisGeometry& axis, int phase, TapPlace* places) {
-  int total = 0, before = 0;
-  for (int plane = 0; plane < axis.planes(); ++plane) total += axis_taps(axis, phase, plane).count;
+__device__ __forceinline__ StagePlace stage_place(const AxisGeometry& axis, int k) {
+  const TapPlace tap = tap_place(axis, k);
+  StagePlace place{};
+  if (tap.phase >= axis.phases() || tap.plane >= axis.planes()) return place;
+  place.phase = tap.phase;
   for (int plane = 0; plane < axis.planes(); ++plane) {
-    const AxisTaps taps = axis_taps(axis, phase, plane);
-    for (int t = 0; t < taps.count; ++t) {
-      places[taps.first_tap + t * taps.tap_step] = {phase, total, before, taps.count, t};
-    }
-    before += taps.count;
+    const AxisTaps taps = axis_taps(axis, tap.phase, plane);
+    if (plane < tap.plane) place.before += taps.count;
+    if (plane == tap.plane) place.count = taps.count, place.index = (k - taps.first_tap) / taps.tap_step;
+    place.total += taps.count;
   }
+  return place;
 }
 
 // One thread: one lane's part of operand A, 16 bytes. kRounds: to TF32.
 template <class T, bool kRounds>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #if __CUDA_ARCH__ >= 800
-  __shared__ TapPlace places[2][kMmaMaxKernel];
+  __shared__ StagePlace places[2][kMmaMaxKernel];
   const MmaConvPlan& plan = p.plan;
-  for (int i = threadIdx.x; i < 2 * kMmaMaxKernel; i += blockDim.x) (&places[0][0])[i] = {0, 0, 0, 0, 0};
-  __syncthreads();
-  for (int i = threadIdx.x; i < plan.phases_h + plan.phases_w; i += blockDim.x) {
-    const int axis = i < plan.phases_h ? 0 : 1;
-    find_places(p.axis[axis], axis == 0 ? i : i - plan.phases_h, places[axis]);
+  const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
+  for (int i = threadIdx.x; i < kernel_h + kernel_w; i += blockDim.x) {
+    const int axis = i < kernel_h ? 0 : 1, k = i < kernel_h ? i : i - kernel_h;
+    places[axis][k] = stage_place(p.axis[axis], k);
   }
   __syncthreads();
 
@@ -57,7 +58,6 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     return static_cast<int>(digit);
   };
   constexpr int kSteps = kMmaRowBytes / kStepBytes;
-  const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
   const int tile_rows = plan.tile.channels() / 16;
   int lane, k_w, k_h;
   if (p.taps_fastest) {
@@ -67,7 +67,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   }
   const int row = take(tile_rows), step = take(kSteps), chunk = take(plan.chunks), m_tile = take(plan.m_tiles);
   const int group = rest;
-  const TapPlace h = places[0][k_h], w = places[1][k_w];
+  const StagePlace h = places[0][k_h], w = places[1][k_w];
   if (group >= p.groups || h.total == 0 || w.total == 0) return;
 
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));

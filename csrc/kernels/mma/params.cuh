@@ -4,9 +4,12 @@
 #include "../../divisor.h"
 #include "../../mma_plan.h"
 #include "../../taps.h"
-#include "tensor_core.cuh"
+#include "../primitives.cuh"
+#include "../tensor_core.cuh"
 
 namespace deconv::mma {
+
+inline constexpr int kStepBytes = 32;  // of channels, that one product takes
 
 // The taps of one (phase, plane) along one axis: how many, and the halo pixel at which the first one reads.
 struct TapRows {

@@ -13,7 +13,7 @@
 // Sums that are not finite are computed again, tap by tap: a zero weight must not meet Inf.
 #pragma once
 
-#include "mma.cuh"
+#include "../tensor_core.cuh"
 #include "params.cuh"
 
 namespace deconv::narrow_family {
@@ -327,10 +327,10 @@ class ConvBlock {
       const int pixel = p.by_units.quotient(e), unit = e - pixel * plan.units, c = (first + unit) * kUnit;
       const int offset = tables[p.at.offsets + pixel];
       const bool inside = offset >= 0 && c < p.source_channels;
-      copy_async(shared_address(source + unit * plan.source_pitch + pixel),
-                 inside ? source_channel(c) + offset : p.source, inside);
+      copy_16(shared_address(source + unit * plan.source_pitch + pixel), inside ? source_channel(c) + offset : p.source,
+              inside ? 16 : 0);
     }
-    wait_for_copies();
+    copy_wait_all();
   }
 
   __device__ __forceinline__ void gather_source(int chunk) {

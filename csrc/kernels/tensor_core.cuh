@@ -1,17 +1,20 @@
-// The instructions of the mma family: asynchronous copies, fragments of operands, products. Compute capability 8.0.
+// The instructions of tensor cores from compute capability 8.0 on, with names: asynchronous copies, fragments of
+// operands, products. Earlier GPUs get empty kernels, and no plan.
 //
-// A step is 32 bytes of channels: 16 of 16 bits, or 8 of float32. In 32-bit words all element types have one layout:
-//   operand A, 16 result channels x 8 words:  lane holds words (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
-//   operand B, 8 pixels x 8 words:            lane holds words (g, t), (g, t + 4)
-//   sums, 16 result channels x 8 pixels:      lane holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
+// A product takes 32 bytes of the sum's dimension: 16 elements of 16 bits, or 8 of float32. In 32-bit words all element
+// types have one layout:
+//   operand A, 16 rows x 8 words:     lane holds words (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
+//   operand B, 8 columns x 8 words:   lane holds words (g, t), (g, t + 4)
+//   sums, 16 rows x 8 columns:        lane holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
 // with g = lane / 4, t = lane % 4.
 #pragma once
 
-#include "../primitives.cuh"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
-namespace deconv::mma {
+#include <cstdint>
 
-inline constexpr int kStepBytes = 32;
+namespace deconv {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -42,6 +45,7 @@ template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+__device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
   uint4 v;
@@ -70,30 +74,27 @@ __device__ __forceinline__ uint32_t transposed(uint32_t fragment) {
   return result;
 }
 
+#define DECONV_MULTIPLY_ADD(SHAPE_AND_TYPES)                                                                 \
+  asm("mma.sync.aligned." SHAPE_AND_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                               \
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1))
+
+// sum[16 rows][8 columns] += a[16 rows][32 bytes] * b[32 bytes][8 columns]
 template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+__device__ __forceinline__ void multiply_add(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1);
 template <>
-__device__ __forceinline__ void multiply<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ __forceinline__ void multiply_add<__half>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k16.row.col.f32.f16.f16.f32");
 }
 template <>
-__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                        uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ __forceinline__ void multiply_add<__nv_bfloat16>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k16.row.col.f32.bf16.bf16.f32");
 }
 template <>
-__device__ __forceinline__ void multiply<float>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ __forceinline__ void multiply_add<float>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k8.row.col.f32.tf32.tf32.f32");
 }
+#undef DECONV_MULTIPLY_ADD
 
 __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
   uint32_t rounded;
@@ -101,16 +102,4 @@ __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
   return rounded;
 }
 
-// A float32 as two TF32 numbers: its upper 19 bits, and what they leave, exactly; NaN if the value is Inf or NaN.
-__device__ __forceinline__ uint32_t high_part(uint32_t value) { return value & 0xffffe000u; }
-__device__ __forceinline__ float low_part(uint32_t value) {
-  return __uint_as_float(value) - __uint_as_float(high_part(value));
-}
-// A low part rounded to TF32, which tensor cores truncate.
-__device__ __forceinline__ uint32_t rounded_low(float low) { return __float_as_uint(low) + 0x1000u; }
-
-__device__ __forceinline__ float finite_or_zero(float value) {
-  return fabsf(value) < __int_as_float(0x7f800000) ? value : 0.0f;
-}
-
-}  // namespace deconv::mma
+}  // namespace deconv

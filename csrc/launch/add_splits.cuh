@@ -1,0 +1,53 @@
+// Launches the Hopper family's sum of partial sums of grad_weight.
+#pragma once
+
+#include <algorithm>
+
+#include "../kernels/hopper/add_splits.cuh"
+#include "../problem.h"
+#include "kernel_launch.cuh"
+
+namespace deconv {
+
+// `p` describes the weight as set_weight_result does. The partial sums' channels n (fast_n), or m, lie next to each
+// other.
+template <class T, class Params>
+cudaError_t launch_add_splits(const Problem& problem, const Params& p, int splits, bool fast_n, int padded_m,
+                              int padded_n, cudaStream_t stream) {
+  constexpr int kWidth = 4, kLeastBlocks = 264;
+  hopper::AddSplitsParams<T> add;
+  add.partial = p.partial;
+  add.result = p.result;
+  add.splits = splits;
+  add.groups = p.groups;
+  add.kernel_h = p.kernel_h;
+  add.kernel_w = p.kernel_w;
+  add.channels_fast = fast_n ? p.channels_n : p.channels_m;
+  add.channels_slow = fast_n ? p.channels_m : p.channels_n;
+  add.padded_fast = fast_n ? padded_n : padded_m;
+  add.padded_slow = fast_n ? padded_m : padded_n;
+  add.result_fast = fast_n ? p.result_n : p.result_m;
+  add.result_slow = fast_n ? p.result_m : p.result_n;
+  add.result_group = p.channels_m * p.result_m;
+  add.result_h = p.result_h;
+  add.result_w = p.result_w;
+  const bool is_wide = add.channels_fast % kWidth == 0 && add.padded_fast % kWidth == 0;
+  const int width = is_wide ? kWidth : 1;
+  const auto fits = [&](int64_t stride) { return stride % width == 0; };
+  add.store_packs = is_wide && add.result_fast == 1 && fits(add.result_slow) && fits(add.result_group) &&
+                    fits(add.result_h) && fits(add.result_w) && is_aligned(add.result, kWidth * sizeof(T));
+  const int64_t threads = problem.w.numel() / width;
+  add.slices = 1;
+  while (add.slices < 16 && 2 * add.slices <= splits &&
+         threads * add.slices < kLeastBlocks * hopper::kAddSplitsThreads) {
+    add.slices *= 2;
+  }
+  const int64_t lanes = hopper::kAddSplitsThreads / add.slices;
+  const int64_t blocks = (threads + lanes - 1) / lanes;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, blocks, hopper::kAddSplitsThreads, 0, stream, add, Start::kEarly);
+  };
+  return is_wide ? launch_with(hopper::add_weight_splits<T, kWidth>) : launch_with(hopper::add_weight_splits<T, 1>);
+}
+
+}  // namespace deconv

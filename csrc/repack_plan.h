@@ -1,0 +1,45 @@
+// What the planners of families that may rewrite the source channels_last first (kernels/repack.cuh) share.
+#pragma once
+
+#include "correlation.h"
+#include "plan_arithmetic.h"
+
+namespace deconv {
+
+inline constexpr int64_t kRepackLimit = 256 << 20;  // bytes of the workspace
+
+// A tensor channels_last, each group's channels padded to 16 bytes.
+inline Tensor4 repacked(const Tensor4& tensor, int64_t groups, DType dtype) {
+  Tensor4 layout{tensor.size, {}};
+  layout.size[1] = round_up(tensor.size[1] / groups, 16 / element_size(dtype)) * groups;
+  return dense(layout.size, Layout::kChannelsLast);
+}
+inline Tensor4 repacked_source(const Problem& problem) {
+  return repacked(correlation(problem).source, problem.groups, problem.dtype);
+}
+
+// So many images of the source are rewritten at a time, then used. Few, large slices: each costs the filling and
+// draining of two kernels. 0: an image is too large.
+inline int repack_slice(const Problem& problem) {
+  const int64_t image = repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));
+  if (image * problem.batch <= kRepackLimit) return static_cast<int>(problem.batch);
+  return static_cast<int>(kRepackLimit / 2 / image);
+}
+
+inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype) {
+  return repacked(tensor, groups, dtype).numel() * static_cast<int64_t>(element_size(dtype));
+}
+
+// Fitted to timings on an H200 (docs/performance_notes.md).
+inline double repack_ms(const Tensor4& tensor, int64_t bytes) {
+  constexpr double kLaunchMs = 3e-3, kMsPerByte = 0.65e-9, kColumnsApart = 3;
+  return kLaunchMs + kMsPerByte * static_cast<double>(bytes) * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
+}
+
+// Whether 16 bytes of channels can be loaded at once, given a base of 16 bytes.
+inline bool vector_source(const Problem& problem) {
+  const Correlation c = correlation(problem);
+  return packs_along_channels(c.source, c.source_channels, 16 / element_size(problem.dtype));
+}
+
+}  // namespace deconv
