@@ -1,4 +1,5 @@
-"""Writes the tables of docs/performance.md, between their markers, from the JSON files beside this script.
+"""Writes the tables of docs/performance.md and docs/performance_notes.md, between their markers, from the JSON files
+beside this script. A table whose report is not there says so.
 
 python docs/figures/tables.py
 """
@@ -6,15 +7,16 @@ python docs/figures/tables.py
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "performance.md"
+PAGES = [HERE.parent / "performance.md", HERE.parent / "performance_notes.md"]
 GRADIENTS = ("grad_input", "grad_weight")
 LAYOUTS = ("nchw", "channels_last")
 MODES = {"tf32": "TF32", "bf16": "bfloat16", "fp32": "float32, strict"}
+FAMILIES = ("hopper", "narrow", "depthwise", "gather", "mma")
 # The reports of the first version, which had no tensor cores.
 FIRST = {
     ("bf16", "nchw"): "h200_first_bf16",
@@ -27,7 +29,14 @@ MEMORY_BOUND = {
     "kb1_75", "kb1_81", "dcgan1", "dcgan5_rgb", "pix2pix_last", "fsrcnn_last", "fcn32s", "fcn8s_dw", "dw_k4s2_512",
     "dw_k3s1_256", "resnext_g32", "b1_latency",
 }  # fmt: skip
-
+# What the means of the gradients' dense cases must reach, and what every dense case must.
+AIMS = {
+    ("grad_input", "tf32", "nchw"): 1.8, ("grad_input", "bf16", "nchw"): 2.0,
+    ("grad_input", "tf32", "channels_last"): 1.15, ("grad_input", "bf16", "channels_last"): 1.15,
+    ("grad_weight", "tf32", "nchw"): 2.2, ("grad_weight", "bf16", "nchw"): 2.0,
+    ("grad_weight", "tf32", "channels_last"): 1.8, ("grad_weight", "bf16", "channels_last"): 1.15,
+}  # fmt: skip
+WORST = 0.95
 # What the narrow cases must reach, ms (float32, 16 bits), in both layouts.
 NARROW_AIMS = {
     "kb1_75": (0.35, 0.20), "kb1_81": (0.30, 0.17), "resnext_g32": (0.12, 0.07), "fsrcnn_last": (0.40, 0.25),
@@ -39,18 +48,40 @@ Row = dict[str, Any]
 
 
 def rows_of(name: str, **wanted: str) -> list[Row]:
-    rows = json.loads((HERE / f"{name}.json").read_text())["rows"]
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    """The rows of a report that were measured; none if the report is not there."""
+    path = HERE / f"{name}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in rows if "speedup" in row and all(row[key] == value for key, value in wanted.items())]
 
 
-def forward_rows(mode: str, **wanted: str) -> list[Row]:
-    """The report of forward, with the narrow cases from their own, later one."""
-    later = {(row["case"], row["layout"]): row for row in rows_of(f"h200_narrow_{mode}")} if mode != "fp32" else {}
-    return [later.get((row["case"], row["layout"]), row) for row in rows_of(f"h200_forward_{mode}", **wanted)]
+def direction_rows(direction: str, mode: str, **wanted: str) -> list[Row]:
+    """The rows of a direction: of the report of all directions, what it lacks from earlier ones of fewer cases."""
+    found: dict[tuple[str, str], Row] = {}
+    for name in (f"h200_{mode}", f"h200_narrow_{mode}", f"h200_{direction}_{mode}"):
+        for row in rows_of(name, direction=direction, **wanted):
+            found.setdefault((row["case"], row["layout"]), row)
+    return list(found.values())
+
+
+def settings(directions: Iterable[str]) -> Iterable[tuple[str, str, str, list[Row]]]:
+    """Direction, mode, layout and rows of everything measured."""
+    for direction in directions:
+        for mode in MODES:
+            for layout in LAYOUTS:
+                if rows := direction_rows(direction, mode, layout=layout):
+                    yield direction, mode, layout, rows
+
+
+def is_kernelbench(row: Row) -> bool:
+    return row["case"].startswith("kb")
 
 
 def number(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def times(value: float) -> str:
+    return f"{value:.2f}×"
 
 
 def mean(values: Iterable[float]) -> float:
@@ -58,65 +89,105 @@ def mean(values: Iterable[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def speedup(rows: Iterable[Row]) -> str:
+    return times(mean(row["speedup"] for row in rows))
+
+
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    head = list(head)
-    every = [head, ["---"] + ["---:"] * (len(head) - 1), *lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in every)
+    """In Markdown, columns of numbers to the right; empty without lines."""
+    head, lines = list(head), [list(line) for line in lines]
+    is_number = [all(cell[0].isdigit() or cell == "–" for cell in column) for column in zip(*lines, strict=True)]
+    every = [head, ["---:" if right else "---" for right in is_number], *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in every) if lines else ""
 
 
-def means() -> str:
-    """Forward: geometric means of the speedup, the slowest dense case, the time over the floor."""
+def reports() -> str:
+    """What was measured: the reports behind this page, and the ceilings of the device in the same run."""
     lines = []
-    for mode, label in MODES.items():
-        for layout in LAYOUTS:
-            rows = forward_rows(mode, layout=layout)
-            dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
-            zoo = [row["speedup"] for row in dense if not row["case"].startswith("kb")]
-            first = rows_of(FIRST[mode, layout], layout=layout, direction="forward") if (mode, layout) in FIRST else []
-            slowest = min(dense, key=lambda row: row["speedup"])
-            lines.append([
-                f"{label}, {layout}",
-                f"{mean(row['speedup'] for row in rows if row['case'].startswith('kb')):.2f}×",
-                f"{mean(zoo):.2f}×",
-                f"{slowest['speedup']:.2f}× ({slowest['case']})",
-                f"{mean(row['speedup'] for row in rows):.2f}×",
-                f"{mean(row['speedup'] for row in first):.2f}×" if first else "–",
-                f"{mean(row['ours_ms'] / row['floor_ms'] for row in dense):.2f}×" if mode != "fp32" else "–",
-            ])  # fmt: skip
-    head = [
-        "forward",
-        "KernelBench",
-        "zoo, dense",
-        "slowest dense case",
-        "all cases",
-        "first version, all",
-        "over floor",
+    for path in sorted(HERE.glob("h200_*.json")):
+        report = json.loads(path.read_text())
+        if "copy_GBps" not in report or "first" in path.stem:
+            continue
+        ceilings = ", ".join(f"{MODES[mode]} {value:.0f}" for mode, value in report["matmul_TFLOPs"].items())
+        cudnn = report["cudnn"]
+        lines.append([
+            f"`{path.name}`", report["date"], report["torch"], f"{cudnn // 10000}.{cudnn // 100 % 100}",
+            str(len(report["rows"])), f"{report['copy_GBps']:,.0f}", ceilings,
+        ])  # fmt: skip
+    return table(["report", "date", "torch", "cuDNN", "rows", "copy GB/s", "matrix products TFLOP/s"], lines)
+
+
+def mean_columns(mode: str, rows: list[Row]) -> list[str]:
+    """Geometric means of the speedup, the slowest dense case, the time over the floor of the dense cases."""
+    dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
+    slowest = min(dense, key=lambda row: row["speedup"])
+    return [
+        speedup(row for row in rows if is_kernelbench(row)),
+        speedup(row for row in dense if not is_kernelbench(row)),
+        f"{times(slowest['speedup'])} ({slowest['case']})",
+        speedup(rows),
+        times(mean(row["ours_ms"] / row["floor_ms"] for row in dense)) if mode != "fp32" else "–",
     ]
-    return table(head, lines)
 
 
-def forward(modes: Iterable[str]) -> str:
+MEAN_HEAD = ["KernelBench", "zoo, dense", "slowest dense case", "all cases", "over floor"]
+
+
+def forward_means() -> str:
+    lines = []
+    for _, mode, layout, rows in settings(["forward"]):
+        first = rows_of(FIRST[mode, layout], layout=layout, direction="forward") if (mode, layout) in FIRST else []
+        line = [f"{MODES[mode]}, {layout}", *mean_columns(mode, rows), speedup(first) if first else "–"]
+        lines.append(line)
+    return table(["forward", *MEAN_HEAD, "first version, all"], lines)
+
+
+def gradient_means() -> str:
+    lines = [
+        [
+            f"{direction}, {MODES[mode]}, {layout}",
+            times(AIMS[direction, mode, layout]) if (direction, mode, layout) in AIMS else "–",
+            *mean_columns(mode, rows),
+        ]
+        for direction, mode, layout, rows in settings(GRADIENTS)
+    ]
+    return table(["gradients", "aim", *MEAN_HEAD], lines)
+
+
+def families(directions: Iterable[str]) -> str:
+    """Who served: how many cases, the mean of their speedups, and which of them are behind cuDNN."""
+    lines = []
+    for direction, mode, layout, rows in settings(directions):
+        for family in FAMILIES:
+            served = [row for row in rows if row["plan"].startswith(family)]
+            behind = sorted((row for row in served if row["speedup"] < WORST), key=lambda row: row["speedup"])
+            if served:
+                names = ", ".join(f"{row['case']} {row['speedup']:.2f}" for row in behind)
+                which = f"{direction}, {MODES[mode]}, {layout}"
+                lines.append([which, family, str(len(served)), speedup(served), names or "–"])
+    return table(["", "family", "cases", "mean", f"below {times(WORST)}"], lines)
+
+
+def cases(direction: str, modes: Iterable[str]) -> str:
     """A line a case: ours, cuDNN's and the speedup, in both layouts."""
-    modes = list(modes)
-    found = {(row["case"], mode, row["layout"]): row for mode in modes for row in forward_rows(mode)}
+    found = {
+        (row["case"], row["mode"], row["layout"]): row for mode in modes for row in direction_rows(direction, mode)
+    }
+    columns = [(mode, layout) for mode in modes for layout in LAYOUTS]
     head = ["case"]
-    for mode in modes:
-        for layout in LAYOUTS:
-            head += [f"{MODES[mode]} {layout} ms", "cuDNN", "speedup"]
+    for mode, layout in columns:
+        head += [f"{MODES[mode]} {layout} ms", "cuDNN", "speedup"]
     lines = []
     for name in dict.fromkeys(case for case, _, _ in found):
         line = [name]
-        for mode in modes:
-            for layout in LAYOUTS:
-                row = found.get((name, mode, layout))
-                line += (
-                    [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"] if row else ["–"] * 3
-                )
+        for mode, layout in columns:
+            row = found.get((name, mode, layout))
+            line += [number(row["ours_ms"]), number(row["cudnn_ms"]), times(row["speedup"])] if row else ["–"] * 3
         lines.append(line)
     return table(head, lines)
 
 
-def gradients() -> str:
+def first_gradients() -> str:
     """A line a case: the first version's gradients, float32, strict, NCHW."""
     found = {(row["case"], row["direction"]): row for row in rows_of("h200_first_fp32_nchw")}
     head = ["case"] + [f"{d} ms" if k == 0 else k for d in GRADIENTS for k in (0, "cuDNN", "speedup")]
@@ -125,110 +196,80 @@ def gradients() -> str:
         line = [name]
         for direction in GRADIENTS:
             row = found[name, direction]
-            line += [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"]
+            line += [number(row["ours_ms"]), number(row["cudnn_ms"]), times(row["speedup"])]
         lines.append(line)
     return table(head, lines)
 
 
 def narrow() -> str:
-    """The narrow cases before and after the narrow family, beside what they must reach."""
+    """The narrow cases of forward beside what they must reach."""
+    modes = ("tf32", "bf16")
+    found = {(mode, row["case"], row["layout"]): row for mode in modes for row in direction_rows("forward", mode)}
     head = ["case"]
-    for mode in ("tf32", "bf16"):
-        head += [f"{MODES[mode]} aim ms", *(f"{layout}: before, now, speedup" for layout in LAYOUTS)]
-    found = {
-        (name, mode, row["case"], row["layout"]): row
-        for name in ("forward", "narrow")
-        for mode in ("tf32", "bf16")
-        for row in rows_of(f"h200_{name}_{mode}")
-    }
+    for mode in modes:
+        head += [f"{MODES[mode]} aim ms", *(f"{layout}: ms, speedup" for layout in LAYOUTS)]
     lines = []
     for case, aims in NARROW_AIMS.items():
         line = [case]
-        for mode, aim in zip(("tf32", "bf16"), aims, strict=True):
+        for mode, aim in zip(modes, aims, strict=True):
             line.append(number(aim))
             for layout in LAYOUTS:
-                before, now = found["forward", mode, case, layout], found["narrow", mode, case, layout]
-                line.append(f"{number(before['ours_ms'])}, {number(now['ours_ms'])}, {now['speedup']:.2f}×")
+                row = found[mode, case, layout]
+                line.append(f"{number(row['ours_ms'])}, {times(row['speedup'])}")
         lines.append(line)
     return table(head, lines)
-
-
-def weight() -> str:
-    """grad_weight on tensor cores: a line a case."""
-    found = {(row["case"], row["mode"], row["layout"]): row for row in rows_of("h200_grad_weight")}
-    head = ["case"]
-    for mode in ("tf32", "bf16"):
-        for layout in LAYOUTS:
-            head += [f"{MODES[mode]} {layout} ms", "cuDNN, earlier", "ratio"]
-    lines = []
-    for name in dict.fromkeys(case for case, _, _ in found):
-        line = [name]
-        for mode in ("tf32", "bf16"):
-            for layout in LAYOUTS:
-                row = found[name, mode, layout]
-                line += [number(row["ours_ms"]), number(row["cudnn_ms"]), f"{row['speedup']:.2f}×"]
-        lines.append(line)
-    return table(head, lines)
-
-
-def weight_means() -> str:
-    lines = []
-    for mode in ("tf32", "bf16"):
-        for layout in LAYOUTS:
-            rows = rows_of("h200_grad_weight", mode=mode, layout=layout)
-            dense = [row for row in rows if row["case"] not in MEMORY_BOUND]
-            kernelbench = [row["speedup"] for row in dense if row["case"].startswith("kb")]
-            zoo = [row["speedup"] for row in dense if not row["case"].startswith("kb")]
-            slowest = min(dense, key=lambda row: row["speedup"])
-            lines.append([
-                f"{MODES[mode]}, {layout}",
-                f"{mean(kernelbench):.2f}×",
-                f"{mean(zoo):.2f}×",
-                f"{slowest['speedup']:.2f}× ({slowest['case']})",
-                f"{mean(row['ours_ms'] / row['floor_ms'] for row in dense):.2f}×",
-            ])  # fmt: skip
-    return table(["grad_weight", "KernelBench, dense", "zoo, dense", "slowest dense case", "over floor"], lines)
 
 
 def errors() -> str:
     """Largest relative error against float64 over the suites, ours and cuDNN's."""
     lines = []
-    for mode, label in MODES.items():
-        for layout in LAYOUTS:
-            rows = forward_rows(mode, layout=layout)
-            largest = [max(row[key] for row in rows) for key in ("error", "cudnn_error")]
-            lines.append([f"{label}, {layout}", *(f"{value:.1e}" for value in largest)])
-    return table(["forward", "deconv_ext", "cuDNN"], lines)
+    for direction, mode, layout, rows in settings(("forward", *GRADIENTS)):
+        largest = [max(row[key] for row in rows) for key in ("error", "cudnn_error")]
+        lines.append([f"{direction}, {MODES[mode]}, {layout}", *(f"{value:.1e}" for value in largest)])
+    return table(["", "deconv_ext", "cuDNN"], lines)
 
 
 def overhead() -> str:
     measured = json.loads((HERE / "eager_overhead_h200.json").read_text())["us"]
     lines = [
-        [mode, f"{row['torch']:.1f}", f"{row['deconv_ext']:.1f}", f"{row['deconv_ext'] / row['torch']:.2f}×"]
+        [mode, f"{row['torch']:.1f}", f"{row['deconv_ext']:.1f}", times(row["deconv_ext"] / row["torch"])]
         for mode, row in measured.items()
     ]
     return table(["eager call, 1x1 tensor", "torch µs", "deconv_ext µs", "ratio"], lines)
 
 
+TABLES: dict[str, Callable[[], str]] = {
+    "reports": reports,
+    "means": forward_means,
+    "gradient means": gradient_means,
+    "forward families": lambda: families(["forward"]),
+    "gradient families": lambda: families(GRADIENTS),
+    "tensor": lambda: cases("forward", ["tf32", "bf16"]),
+    "strict": lambda: cases("forward", ["fp32"]),
+    "grad_input": lambda: cases("grad_input", ["tf32", "bf16"]),
+    "grad_weight": lambda: cases("grad_weight", ["tf32", "bf16"]),
+    "narrow": narrow,
+    "errors": errors,
+    "overhead": overhead,
+    "first gradients": first_gradients,
+}
+
+
 def main() -> None:
-    tables = {
-        "means": means(),
-        "tensor": forward(["tf32", "bf16"]),
-        "strict": forward(["fp32"]),
-        "errors": errors(),
-        "gradients": gradients(),
-        "narrow": narrow(),
-        "weight": weight(),
-        "weight means": weight_means(),
-        "overhead": overhead(),
-    }
-    text = PAGE.read_text()
-    for name, content in tables.items():
-        marked = re.compile(rf"(<!-- {name} -->\n)(?:\|[^\n]*\n)*(<!-- end -->)")
-        text, count = marked.subn(lambda match, content=content: match[1] + content + "\n" + match[2], text)
+    texts = {page: page.read_text() for page in PAGES}
+    for name, make in TABLES.items():
+        content = make() or "No report is committed yet."
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        count = 0
+        for page in PAGES:
+            texts[page], found = marked.subn(
+                lambda match, content=content: f"{match[1]}{content}\n{match[2]}", texts[page]
+            )
+            count += found
         if count != 1:
-            raise SystemExit(f"{PAGE.name} must have the marker {name!r} once, but has it {count} times")
-    PAGE.write_text(text)
+            raise SystemExit(f"the pages must have the marker {name!r} once, but have it {count} times")
+    for page, text in texts.items():
+        page.write_text(text)
 
 
 if __name__ == "__main__":
