@@ -1,6 +1,7 @@
 // Tiles, runs of taps and splits of the Hopper family's grad_weight by tensor copies
 // (kernels/hopper/weight_tensor.cuh).
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 #include "correlation.h"
@@ -145,11 +146,10 @@ class Candidates {
     return all;
   }
 
-  // The plan of one tile of pixels, given from the innermost axis on.
-  std::optional<HopperWeightTensorPlan> plan(HopperWeightTensorTile tile, HopperWeightShare share,
-                                             const Arrangement& all, HopperInner inner,
-                                             const std::array<int, 3>& pixels) const {
-    HopperWeightTensorPlan p;
+  // The plan of one tile of pixels, given from the innermost axis on, but for the tables that `fill` writes. False: it
+  // does not fit, or takes limit_ms or more. What an earlier call left in `p` is overwritten.
+  bool plan(HopperWeightTensorPlan& p, HopperWeightTensorTile tile, HopperWeightShare share, const Arrangement& all,
+            HopperInner inner, const std::array<int, 3>& pixels, double limit_ms) const {
     p.tile = tile;
     p.share = share;
     p.inner = inner;
@@ -161,14 +161,14 @@ class Candidates {
     p.steps = 1;
     for (int a = 0; a < 3; ++a) {
       p.halo[a] = pixels[a] + range[a];
-      if (p.halo[a] > kMostBox) return std::nullopt;
+      if (p.halo[a] > kMostBox) return false;
       p.tiles[a] = static_cast<int>(ceil_div(sizes[a], pixels[a]));
       p.steps *= p.tiles[a];
     }
     const int rows = pixels[0] * pixels[1] * pixels[2];
     p.instructions = rows / 16;
     if (rows % (16 * kHopperWeightAtOnce) != 0 || p.instructions > kHopperWeightSteps || p.steps > 1 << 30)
-      return std::nullopt;
+      return false;
     if (pixels[0] % 16 == 0) {
       p.octet_step = 8;
     } else if (pixels[0] == 8 && pixels[1] % 2 == 0) {
@@ -176,7 +176,7 @@ class Candidates {
     } else if (pixels[0] == 8 && pixels[1] == 1) {
       p.octet_step = p.halo[0] * p.halo[1];
     } else {
-      return std::nullopt;
+      return false;
     }
     p.x_boxes = all.x_boxes;
     p.y_chunks = all.y_chunks;
@@ -184,7 +184,7 @@ class Candidates {
     p.y_box_bytes = static_cast<int>(round_up(p.halo[0] * p.halo[1] * p.halo[2], 8)) * kHopperRowBytes;
     p.slot_bytes = static_cast<int>(round_up(p.x_boxes * p.x_box_bytes, 1024)) + all.most_boxes * p.y_box_bytes;
     p.slots = std::min(kMostSlots, (device_.shared_bytes_per_block - 16 * kMostSlots) / p.slot_bytes);
-    if (p.slots < kLeastSlots) return std::nullopt;
+    if (p.slots < kLeastSlots) return false;
     p.barriers_at = p.slots * p.slot_bytes;
     p.shared_bytes = p.barriers_at + 16 * p.slots;
     p.tap_groups = static_cast<int>(all.groups.size());
@@ -194,8 +194,13 @@ class Candidates {
     p.blocks_group = static_cast<int>(ceil_div(problem_.groups, p.fold));
     p.padded_m = static_cast<int>(p.fold > 1 ? m_ : p.blocks_m * p.x_boxes * kChannels);
     p.padded_n = static_cast<int>(p.fold > 1 ? n_ : p.blocks_n * p.y_chunks * kChannels);
-    if (!choose_splits(p, stage_cycles(p, all))) return std::nullopt;
-    return p;
+    const double stage = stage_cycles(p, all);
+    // With all multiprocessors busy to the end.
+    const double least_cycles = static_cast<double>(block_tiles(p)) * static_cast<double>(p.steps) * stage /
+                                device_.multiprocessors;
+    if (1e3 * least_cycles / kClockHopper + kLaunchMs >= limit_ms) return false;
+    if (!choose_splits(p, stage)) return false;
+    return true;
   }
 
   double estimate_ms(const HopperWeightTensorPlan& p, const Arrangement& all) const {
@@ -466,9 +471,14 @@ class Candidates {
     return p.splits > 1 ? kAddLaunchMs + kAddMsPerByte * static_cast<double>(workspace_bytes(p)) : 0;
   }
 
+  // Of channels and taps.
+  static int64_t block_tiles(const HopperWeightTensorPlan& p) {
+    return static_cast<int64_t>(p.tap_groups) * p.blocks_m * p.blocks_n * p.blocks_group;
+  }
+
   // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace.
   bool choose_splits(HopperWeightTensorPlan& p, double stage) const {
-    const int64_t tiles = static_cast<int64_t>(p.tap_groups) * p.blocks_m * p.blocks_n * p.blocks_group;
+    const int64_t tiles = block_tiles(p);
     const int64_t pixels = p.pixels[0] * p.pixels[1] * p.pixels[2];
     const int64_t least = ceil_div(p.steps, std::max<int64_t>(1, kMostPixels / pixels));
     const int64_t most = std::min(p.steps, std::max<int64_t>(1, kWorkspaceLimit / partial_bytes(p)));
@@ -546,9 +556,11 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
   std::vector<std::array<int, 3>> pixel_tiles[3];
   for (int i = 0; i < 3; ++i) pixel_tiles[i] = candidates.pixel_tiles(kInner[i]);
   std::optional<Plan> best;
+  HopperWeightTensorPlan plan;
   for (const HopperWeightTensorTile tile : kHopperWeightTensorTiles) {
     std::optional<HopperWeightTensorPlan> of_tile;
-    double of_tile_ms = 0;
+    // Only what is better than this is looked at; where all tiles are listed, each for itself.
+    double of_tile_ms = best && !considered ? best->estimate_ms - before_ms : std::numeric_limits<double>::infinity();
     for (const auto share :
          {HopperWeightShare::kTaps, HopperWeightShare::kInputChannels, HopperWeightShare::kOutputChannels}) {
       for (const auto along : {Along::kWidth, Along::kHeight, Along::kPlanes, Along::kChunks}) {
@@ -556,10 +568,9 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
         if (!all || all->groups.empty()) continue;
         for (int i = 0; i < 3; ++i) {
           for (const std::array<int, 3>& pixels : pixel_tiles[i]) {
-            std::optional<HopperWeightTensorPlan> plan = candidates.plan(tile, share, *all, kInner[i], pixels);
-            if (!plan) continue;
-            const double ms = candidates.estimate_ms(*plan, *all);
-            if ((of_tile && ms >= of_tile_ms) || !candidates.fill(*plan, *all)) continue;
+            if (!candidates.plan(plan, tile, share, *all, kInner[i], pixels, of_tile_ms)) continue;
+            const double ms = candidates.estimate_ms(plan, *all);
+            if (ms >= of_tile_ms || !candidates.fill(plan, *all)) continue;
             of_tile = plan;
             of_tile_ms = ms;
           }
