@@ -9,6 +9,7 @@
 #include "plan_arithmetic.h"
 #include "repack_plan.h"
 #include "tap_span.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -61,18 +62,9 @@ HopperSource source_of(const Problem& problem, int planes, int planes_w) {
   return c.source.stride[3] == 1 && whole(1) && planes_w == 1 ? HopperSource::kTransposed : HopperSource::kWarps;
 }
 
-const char* refusal(const Problem& problem, const Device& device) {
+std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
-  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
-    return "takes at least 16 channels a group on either side";
-  }
-  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
-  for (const Axis& axis : problem.axis) {
-    if (axis.kernel > kHopperMaxKernel) return "takes kernels up to 128";
-    if (axis.stride > kHopperMaxStride) return "takes strides up to 64";
-  }
-  return "";
+  return tensor_core_refusal(problem, kMinChannels, kHopperMaxKernel, kHopperMaxStride);
 }
 
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines), or

@@ -9,6 +9,7 @@
 #include "plan_arithmetic.h"
 #include "repack_plan.h"
 #include "tap_span.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -44,19 +45,10 @@ double tensor_rate(int capability) {
   return capability < 90 || capability >= 120 ? 512 : 2048;
 }
 
-const char* refusal(const Problem& problem, const Device& device) {
+std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
   if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
-  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kMinChannels || problem.out_channels_per_group() < kMinChannels) {
-    return "takes at least 8 channels a group on either side";
-  }
-  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
-  for (const Axis& axis : problem.axis) {
-    if (axis.kernel > kMmaMaxKernel) return "takes kernels up to 128";
-    if (axis.stride > kMmaMaxStride) return "takes strides up to 64";
-  }
-  return "";
+  return tensor_core_refusal(problem, kMinChannels, kMmaMaxKernel, kMmaMaxStride);
 }
 
 class Candidates {

@@ -47,6 +47,10 @@ struct alignas(sizeof(T) * kCount) Pack {
 template <class T>
 inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
 // Before the end of this grid the next one may take the room that blocks leave, if it was launched for that
 // (kernel_launch.cuh).
 __device__ __forceinline__ void start_dependents() {

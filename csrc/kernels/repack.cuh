@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_con
 #if __CUDA_ARCH__ >= 800
   __shared__ __align__(16) unsigned char shared[RepackTile<T>::kBytes];
   start_dependents();
-  const RepackTile<T> tile(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  const RepackTile<T> tile(p, shared_address(shared));
   tile.load();
   __syncthreads();
   await_predecessors();

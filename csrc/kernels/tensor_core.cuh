@@ -14,11 +14,9 @@
 
 #include <cstdint>
 
-namespace deconv {
+#include "primitives.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace deconv {
 
 // 16 bytes, of which the first `bytes` come from global memory and the others are zero.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, int bytes) {

@@ -43,17 +43,9 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
 template <class T, int kParts>
 cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  const Correlation c = correlation(problem);
   hopper::PackParams<T> p;
-  set_weight<T>(p, problem, operands);
-  p.packed = static_cast<unsigned char*>(operands.workspace);
+  set_packing<T>(p, problem, operands);
   p.is_infinite = reinterpret_cast<int*>(p.packed + plan.packed_bytes);
-  p.source_channels = static_cast<int>(c.source_channels);
-  p.result_channels = static_cast<int>(c.result_channels);
-  p.groups = static_cast<int>(problem.groups);
-  p.taps_fastest = p.weight_w < p.weight_m;
-  p.axis[0] = geometry(problem, 0);
-  p.axis[1] = geometry(problem, 1);
   p.plan = plan;
   if (kParts == 2) {
     const cudaError_t error = cudaMemsetAsync(p.is_infinite, 0, sizeof(int), stream);

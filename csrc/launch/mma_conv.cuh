@@ -46,16 +46,8 @@ mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& pl
 template <class T, bool kRounds>
 cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream) {
-  const Correlation c = correlation(problem);
   mma::PackParams<T> p;
-  set_weight<T>(p, problem, operands);
-  p.packed = static_cast<unsigned char*>(operands.workspace);
-  p.source_channels = static_cast<int>(c.source_channels);
-  p.result_channels = static_cast<int>(c.result_channels);
-  p.groups = static_cast<int>(problem.groups);
-  p.taps_fastest = p.weight_w < p.weight_m;
-  p.axis[0] = geometry(problem, 0);
-  p.axis[1] = geometry(problem, 1);
+  set_packing<T>(p, problem, operands);
   p.plan = plan;
   constexpr int kThreads = 256;
   const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.tile.channels() / 16) *

@@ -6,11 +6,9 @@
 
 #include <cstdint>
 
-namespace deconv::hopper {
+#include "../primitives.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace deconv::hopper {
 
 // An mbarrier in shared memory, by address.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {

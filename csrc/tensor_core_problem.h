@@ -1,0 +1,25 @@
+// What the families that compute forward and grad_input on tensor cores, weights packed beforehand, ask of a problem.
+#pragma once
+
+#include <string>
+
+#include "problem.h"
+
+namespace deconv {
+
+// Why they refuse it, or nothing.
+inline std::string tensor_core_refusal(const Problem& problem, int64_t min_channels, int64_t max_kernel,
+                                       int64_t max_stride) {
+  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
+  if (problem.in_channels_per_group() < min_channels || problem.out_channels_per_group() < min_channels) {
+    return "takes at least " + std::to_string(min_channels) + " channels a group on either side";
+  }
+  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
+  for (const Axis& axis : problem.axis) {
+    if (axis.kernel > max_kernel) return "takes kernels up to " + std::to_string(max_kernel);
+    if (axis.stride > max_stride) return "takes strides up to " + std::to_string(max_stride);
+  }
+  return "";
+}
+
+}  // namespace deconv
