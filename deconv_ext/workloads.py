@@ -5,13 +5,15 @@ channels), ``k`` (kernel), ``s`` (stride), ``p`` (padding), ``op`` (output_paddi
 (height, width), and ``g`` (groups).
 
 ``KERNELBENCH`` holds the transposed 2D convolutions of KernelBench level 1 (``kb1_*``) and level 2 (``kb2_*``) at that
-benchmark's own sizes. ``ZOO`` holds layers of well-known networks, named after them.
+benchmark's own sizes. ``ZOO`` holds layers of well-known networks, named after them. ``SWEEP`` varies one property of
+one layer at a time; a name says which, and its value: ``sweep_channels_0064``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, TypedDict
 
@@ -19,6 +21,7 @@ __all__ = [
     "CASES",
     "KERNELBENCH",
     "SUITES",
+    "SWEEP",
     "ZOO",
     "Case",
     "case",
@@ -28,6 +31,7 @@ __all__ = [
     "output_size",
     "scale_down",
     "select",
+    "sweep_point",
 ]
 
 Pair = tuple[int, int]
@@ -134,7 +138,43 @@ ZOO: list[Case] = [
 
 CASES: list[Case] = KERNELBENCH + ZOO
 
-SUITES: dict[str, list[Case]] = {"kernelbench": KERNELBENCH, "zoo": ZOO, "all": CASES}
+_SWEEP_BASE = {"n": 16, "ci": 64, "h": 64, "w": 64, "co": 64, "k": 4, "s": 2, "p": 1}
+_SWEEP_CHANNELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+# What varies: the keys of a case that take the value, and the values, in rising order.
+_SWEEP_AXES: dict[str, tuple[Sequence[str], Sequence[int]]] = {
+    "channels": (("ci", "co"), _SWEEP_CHANNELS),
+    "in_channels": (("ci",), _SWEEP_CHANNELS),
+    "out_channels": (("co",), _SWEEP_CHANNELS),
+    "kernel": (("k",), range(1, 12)),
+    "stride": (("s",), range(1, 5)),
+    "groups": (("g",), (1, 2, 4, 8, 16, 32, 64)),
+    "image": (("h", "w"), (15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 128, 129)),
+    "dilation": (("d",), range(1, 4)),
+    "output_padding": (("op",), range(2)),
+}
+
+
+def _sweep() -> Iterator[Case]:
+    for axis, (keys, values) in _SWEEP_AXES.items():
+        for value in values:
+            yield case(f"sweep_{axis}_{value:04d}", **{**_SWEEP_BASE, **dict.fromkeys(keys, value)})
+
+
+SWEEP: list[Case] = list(_sweep())
+
+SUITES: dict[str, list[Case]] = {"kernelbench": KERNELBENCH, "zoo": ZOO, "all": CASES, "sweep": SWEEP}
+
+
+def sweep_point(name: str) -> tuple[str, int] | None:
+    """The axis and the value that the name of a sweep's case says; None for the name of another case.
+
+    Example:
+        >>> sweep_point("sweep_in_channels_0064")
+        ('in_channels', 64)
+    """
+    found = re.fullmatch(r"sweep_(\w+)_(\d+)", name)
+    return (found[1], int(found[2])) if found else None
 
 
 def load_cases(path: str | PathLike[str]) -> list[Case]:

@@ -10,12 +10,22 @@ import pytest
 import torch
 
 pytest.importorskip("deconv_ext.cli.main", reason="no command line in this installation")
-from torch import Tensor
+from torch import Tensor, nn
 
 import deconv_ext
-from deconv_ext.cli import check, operands
+from deconv_ext.cli import check, operands, sweep, training
 from deconv_ext.cli.main import main
-from deconv_ext.workloads import KERNELBENCH, ZOO, case, load_cases, output_size, scale_down, select
+from deconv_ext.workloads import (
+    KERNELBENCH,
+    SWEEP,
+    ZOO,
+    case,
+    load_cases,
+    output_size,
+    scale_down,
+    select,
+    sweep_point,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +79,11 @@ def test_explain_of_a_case(capsys: pytest.CaptureFixture[str]) -> None:
         ("bench --json-cases missing.json", "missing.json"),
         ("bench --from-json missing.json", "missing.json"),
         ("bench --case no_such_case", "no_such_case"),
+        ("bench --execution eager", "--execution is eager"),
+        ("bench --training --case no_such_model", "no_such_model"),
+        ("bench --training --direction forward", "--direction is forward"),
+        ("bench --training --dtype fp16", "fp16"),
+        ("bench --training --scale 0", "scale is 0"),
     ],
 )
 def test_unusable_arguments(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +189,126 @@ def test_bench_refuses_malformed_cases(content: str, tmp_path: Path, capsys: pyt
     assert "error:" in capsys.readouterr().err
 
 
+# --- bench --sweep --------------------------------------------------------------------------------------------------
+
+
+def test_bench_sweep(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neighbours measured, charted, and shown again from JSON with the same columns."""
+    pytest.importorskip("matplotlib")
+    names = ["sweep_stride_0001", "sweep_stride_0002", "sweep_kernel_0003"]
+    chosen = [argument for name in names for argument in ("--case", name)]
+    measure = ["--scale", "16", "--device", device, "--json", "sweep.json", "--plot", "sweep.png"]
+    assert main(["bench", "--sweep", *chosen, *measure]) == 0
+    shown = capsys.readouterr().out
+    assert {row["case"] for row in json.loads((tmp_path / "sweep.json").read_text())["rows"]} == set(names)
+    assert "3 points" in shown
+    assert "to previous" in shown
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["bench", "--from-json", "sweep.json", "--plot", "again.png"]) == 0
+    assert capsys.readouterr().out == shown
+    assert (tmp_path / "again.png").exists()
+
+
+def _sweep_row(name: str, ours_over_floor: float, speedup: float = 1.0, **fields: object) -> dict[str, object]:
+    times = {"ours_ms": 0.1 * ours_over_floor, "cudnn_ms": 0.1 * ours_over_floor * speedup, "floor_ms": 0.1}
+    place = {"case": name, "mode": "bf16", "layout": "nchw", "direction": "forward"}
+    return {**place, **times, "speedup": speedup, "wrong": False, **fields}
+
+
+def test_sweep_finds_cliffs() -> None:
+    """In order of the values; each axis and direction has neighbours of its own; a row without times is passed over."""
+    failed = {**_sweep_row("sweep_kernel_0004", 1), "failed": "no memory"}
+    del failed["speedup"]
+    rows = [
+        _sweep_row("sweep_kernel_0005", 9.0),
+        _sweep_row("sweep_kernel_0001", 1.0),
+        _sweep_row("sweep_kernel_0002", 2.9),
+        failed,
+        _sweep_row("sweep_kernel_0010", 2.5, speedup=0.9),
+        _sweep_row("sweep_kernel_0011", 2.5, speedup=0.96),
+        _sweep_row("sweep_stride_0001", 50.0),
+        _sweep_row("sweep_stride_0002", 50.0, direction="grad_input"),
+    ]
+    points = sweep.points_of({"rows": rows, "rival": "cuDNN"})
+    verdicts = {(point.axis, point.value): point.verdict for point in points}
+    assert verdicts == {
+        ("kernel", 1): "",
+        ("kernel", 2): "",
+        ("kernel", 4): "not timed",
+        ("kernel", 5): "cliff: 3.1x the previous",
+        ("kernel", 10): "cliff: previous 3.6x, 1.11x cuDNN's time",
+        ("kernel", 11): "",
+        ("stride", 1): "",
+        ("stride", 2): "",
+    }
+    ratios = [point.to_previous for point in points if point.axis == "kernel"]
+    assert ratios == [None, pytest.approx(2.9), None, pytest.approx(9 / 2.9), pytest.approx(2.5 / 9), pytest.approx(1)]
+
+
+# --- bench --training -----------------------------------------------------------------------------------------------
+
+_TRAINING = ["bench", "--training", "--case", "pose", "--scale", "64", "--layout", "nchw", "--json", "training.json"]
+
+
+def test_bench_training(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scaled-down steps in both precisions, written as JSON, and shown again from it."""
+    assert main([*_TRAINING, "--execution", "eager", "--device", device]) == 0
+    shown = capsys.readouterr().out
+    rows = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert [(row["case"], row["mode"], row["wrong"]) for row in rows] == [
+        ("pose", "tf32", False),
+        ("pose", "bf16", False),
+    ]
+    assert all(row["speedup"] == row["torch_ms"] / row["ours_ms"] > 0 for row in rows)
+    assert all(row["ours_share"] > 0 < row["torch_share"] for row in rows)
+    assert main(["bench", "--from-json", "training.json"]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["bench", "--from-json", "training.json", "--plot", "chart.png"]) == 2
+
+
+def test_bench_training_notices_wrong_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of right size and wrong place; BatchNorm would hide a wrong factor."""
+    right = deconv_ext.ConvTranspose2d.forward
+    monkeypatch.setattr(deconv_ext.ConvTranspose2d, "forward", lambda self, x: right(self, x).roll(1, -1))
+    assert main([*_TRAINING, "--execution", "eager", "--dtype", "fp32", "--device", "cpu"]) == 1
+    (row,) = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert row["wrong"]
+    assert row["torch_gradient_error"] == 0 < row["gradient_error"]
+
+
+@pytest.mark.parametrize(("only_ours", "state", "code"), [(False, "skipped", 0), (True, "failed", 1)])
+def test_bench_training_notes_what_does_not_compile(
+    only_ours: bool, state: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch's own model does not compile, the row is passed over; where only ours does not, that is a fault."""
+
+    def refuse(network: nn.Module) -> None:
+        if not only_ours or any(isinstance(module, deconv_ext.ConvTranspose2d) for module in network.modules()):
+            raise OSError("no compiler here")
+
+    monkeypatch.setattr(nn.Module, "compile", refuse)
+    assert main([*_TRAINING, "--execution", "compile", "--dtype", "fp32", "--device", "cpu"]) == code
+    (row,) = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert "no compiler here" in row[state]
+    assert ("model (ours)" in row[state]) == only_ours
+
+
+def test_training_takes_the_layers_of_the_zoo() -> None:
+    """The DCGAN's transposed layers at full size, and those of a small step: the noise needs no gradient."""
+    (generator, _), (noise, _) = training.MODELS["dcgan"].make(1)
+    layers = [layer for layer in generator.modules() if isinstance(layer, nn.ConvTranspose2d)]
+    zoo = [one for one in ZOO if one["name"].startswith("dcgan")]
+    assert noise.shape == (zoo[0]["n"], zoo[0]["ci"], zoo[0]["h"], zoo[0]["w"])
+    made = [(one.in_channels, one.out_channels, one.kernel_size, one.stride, one.padding) for one in layers]
+    assert made == [(one["ci"], one["co"], one["k"], one["s"], one["p"]) for one in zoo]
+    variant = training.Variant("fp32", "nchw", "eager")
+    small = training.Trainer(training.MODELS["dcgan"], variant, torch.device("cpu"), 64, ours=True)
+    calls = training._transposed_calls(small)
+    assert [needs_grad_input for _, needs_grad_input in calls] == [False, True, True, True, True]
+    sizes = [(one["h"], one["k"], one["s"], one["p"]) for one, _ in calls]
+    assert sizes == [(one["h"], one["k"], one["s"], one["p"]) for one in zoo]
+
+
 # --- demo -----------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +327,7 @@ def test_demo(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("divisor", [1, 2, 7, 64, 10_000])
 def test_scaled_down_cases_stay_valid(divisor: int) -> None:
-    for one in KERNELBENCH + ZOO:
+    for one in KERNELBENCH + ZOO + SWEEP:
         small = scale_down(one, divisor)
         assert small["ci"] % small["g"] == small["co"] % small["g"] == 0
         assert min(output_size(small)) >= 1
@@ -208,3 +343,24 @@ def test_cases_by_name_and_from_a_file(tmp_path: Path) -> None:
     assert load_cases(tmp_path / "cases.json") == ZOO
     with pytest.raises(ValueError, match="g is 2"):
         case("odd", 1, 3, 1, 1, 2, 1, g=2)
+
+
+def test_sweep_varies_one_property_at_a_time() -> None:
+    """A name says the property and its value; all else is the base layer's."""
+    keys = {
+        "channels": ("ci", "co"), "in_channels": ("ci",), "out_channels": ("co",), "kernel": ("k",), "stride": ("s",),
+        "groups": ("g",), "image": ("h", "w"), "dilation": ("d",), "output_padding": ("op",),
+    }  # fmt: skip
+    (base,) = select(SWEEP, ["sweep_channels_0064"])
+    seen = set()
+    for one in SWEEP:
+        point = sweep_point(one["name"])
+        assert point is not None
+        assert point not in seen
+        seen.add(point)
+        axis, value = point
+        varied = {key: (value, value) if isinstance(base[key], tuple) else value for key in keys[axis]}
+        assert one == {**base, **varied, "name": one["name"]}
+        assert min(output_size(one)) >= 1
+    assert {axis for axis, _ in seen} == set(keys)
+    assert not any(sweep_point(one["name"]) for one in KERNELBENCH + ZOO)

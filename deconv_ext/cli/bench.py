@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import gc
 import itertools
 import json
 import math
-import platform
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-import deconv_ext
-from deconv_ext.cli import explain, plots
+from deconv_ext.cli import explain, plots, sweep, training
 from deconv_ext.cli.console import Column, print_table, progress
-from deconv_ext.cli.measure import (
-    Roofline,
-    cudnn_search,
-    input_sets,
-    measure_copy,
-    measure_matmul,
-    time_interleaved,
-)
+from deconv_ext.cli.measure import Roofline, cudnn_search, measure_copy, measure_matmul, time_operators
 from deconv_ext.cli.operands import (
     BOUNDS,
     DIRECTIONS,
@@ -41,6 +29,18 @@ from deconv_ext.cli.operands import (
     sampled_errors,
     torch_in,
 )
+from deconv_ext.cli.reports import (
+    OnRow,
+    Report,
+    Row,
+    mean_speedups,
+    new_report,
+    reason_of,
+    roofline_of,
+    style_of,
+    title_of,
+    write_json,
+)
 from deconv_ext.workloads import SUITES, Case, flops, load_cases, minimal_bytes, scale_down, select
 
 LAYOUTS = ("nchw", "channels_last")
@@ -50,10 +50,11 @@ The figures of docs/performance.md, on a machine with a GPU:
   python -m deconv_ext bench --suite all --layout both --dtype bf16 --json report.json --plot report.png
   python -m deconv_ext bench --from-json report.json --plot report.png    shows and draws them again
   python docs/figures/train_dcgan.py --json dcgan.json --plot dcgan.png   the training curves; in a clone
-"""
 
-Row = dict[str, Any]
-Report = dict[str, Any]
+Speed cliffs between neighbouring shapes, and whole training steps:
+  python -m deconv_ext bench --sweep --dtype bf16 --json sweep.json --plot sweep.png
+  python -m deconv_ext bench --training --execution eager --json training.json
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,22 +62,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _FIGURES, argparse.RawDescriptionHelpFormatter
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--suite", choices=SUITES, default="kernelbench", help="the cases (default: %(default)s)")
+    source.add_argument(
+        "--sweep", dest="suite", action="store_const", const="sweep",
+        help="short for --suite sweep: one layer, one property varied at a time, to find speed cliffs",
+    )  # fmt: skip
+    source.add_argument(
+        "--training", action="store_true", help=f"time training steps of whole models: {', '.join(training.MODELS)}"
+    )
     source.add_argument("--json-cases", metavar="FILE", help="the cases from a JSON file instead of a suite")
     source.add_argument("--from-json", metavar="FILE", help="show and plot an earlier report; measure nothing")
-    parser.add_argument("--case", action="append", default=[], metavar="NAME", help="only this case (repeatable)")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: fp32 (repeatable)")
-    parser.add_argument("--layout", choices=(*LAYOUTS, "both"), default="nchw", help="default: %(default)s")
-    parser.add_argument("--direction", choices=(*DIRECTIONS, "all"), default="forward", help="default: %(default)s")
     parser.add_argument(
-        "--precision",
-        choices=("strict", "tf32", "both"),
-        default="strict",
-        help="of fp32, for both sides; default: %(default)s",
+        "--case", action="append", default=[], metavar="NAME", help="only this case or model (repeatable)"
     )
-    parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide batch, channels and size by N")
+    parser.add_argument(
+        "--dtype", action="append", choices=DTYPES, help="default: fp32, of --training tf32 and bf16 (repeatable)"
+    )
+    parser.add_argument("--layout", choices=(*LAYOUTS, "both"), help="default: nchw, of --training both")
+    parser.add_argument("--direction", choices=(*DIRECTIONS, "all"), help="default: forward; not for --training")
+    parser.add_argument(
+        "--precision", choices=("strict", "tf32", "both"), help="of fp32, for both sides; default: strict"
+    )
+    parser.add_argument("--execution", choices=(*training.EXECUTIONS, "both"), help="of --training only; default: both")
+    parser.add_argument(
+        "--scale", type=int, default=1, metavar="N", help="divide batch, channels and size by N; size not of --training"
+    )
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
     parser.add_argument("--json", metavar="FILE", help="write everything measured; renewed after each row")
-    parser.add_argument("--plot", metavar="FILE", help="draw speedup and roofline charts to a PNG")
+    parser.add_argument("--plot", metavar="FILE", help="draw charts to a PNG; not of --training")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -87,20 +99,62 @@ def main(args: argparse.Namespace) -> int:
         report = json.loads(Path(args.from_json).read_text(encoding="utf-8"))
         report["rows"] = [row for row in report["rows"] if not args.case or row["case"] in args.case]
     else:
-        cases = load_cases(args.json_cases) if args.json_cases else SUITES[args.suite]
-        report = run(
-            [scale_down(case, args.scale) if args.scale != 1 else case for case in select(cases, args.case)],
-            dtypes=args.dtype or ("fp32",),
-            layouts=LAYOUTS if args.layout == "both" else (args.layout,),
-            directions=DIRECTIONS if args.direction == "all" else (args.direction,),
-            precision=args.precision,
-            device=args.device,
-            on_row=functools.partial(write_json, path=args.json) if args.json else None,
-        )
-    print_report(report)
-    if args.plot:
-        plots.draw(report, args.plot)
+        report = _run_training(args) if args.training else _run_cases(args)
+    _show(report, args.plot)
     return 1 if any(row.get("wrong") or "failed" in row for row in report["rows"]) else 0
+
+
+def _run_cases(args: argparse.Namespace) -> Report:
+    if args.execution:
+        raise ValueError(f"--execution is {args.execution}; it is for --training only")
+    cases = load_cases(args.json_cases) if args.json_cases else SUITES[args.suite]
+    return run(
+        [scale_down(case, args.scale) if args.scale != 1 else case for case in select(cases, args.case)],
+        dtypes=args.dtype or ("fp32",),
+        layouts=_one_or_all(args.layout or "nchw", "both", LAYOUTS),
+        directions=_one_or_all(args.direction or "forward", "all", DIRECTIONS),
+        precision=args.precision or "strict",
+        device=args.device,
+        on_row=_writer(args),
+    )
+
+
+def _run_training(args: argparse.Namespace) -> Report:
+    if args.plot:
+        raise ValueError(f"--plot is {args.plot}; a training report has no chart")
+    if args.direction:
+        raise ValueError(f"--direction is {args.direction}; a training step has all three")
+    modes = [mode for dtype in args.dtype or ("fp32",) for mode in _modes(dtype, args.precision or "strict")]
+    return training.run(
+        args.case or tuple(training.MODELS),
+        modes=modes if args.dtype or args.precision else ("tf32", "bf16"),
+        layouts=_one_or_all(args.layout or "both", "both", LAYOUTS),
+        executions=_one_or_all(args.execution or "both", "both", training.EXECUTIONS),
+        scale=args.scale,
+        device=args.device,
+        on_row=_writer(args),
+    )
+
+
+def _one_or_all(chosen: str, all_of_them: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    return values if chosen == all_of_them else (chosen,)
+
+
+def _writer(args: argparse.Namespace) -> OnRow | None:
+    return functools.partial(write_json, path=args.json) if args.json else None
+
+
+def _show(report: Report, chart: str | None) -> None:
+    """Prints a report of any kind, and draws it where a path for the chart is given."""
+    if report.get("kind") == "training":
+        if chart:
+            raise ValueError(f"--plot is {chart}; a training report has no chart")
+        training.print_report(report)
+        return
+    is_sweep = sweep.is_sweep(report)
+    (sweep.print_report if is_sweep else print_report)(report)
+    if chart:
+        (plots.draw_sweep if is_sweep else plots.draw)(report, chart)
 
 
 def run(
@@ -111,7 +165,7 @@ def run(
     directions: Sequence[str] = ("forward",),
     precision: str = "strict",
     device: str | torch.device | None = None,
-    on_row: Callable[[Report], None] | None = None,
+    on_row: OnRow | None = None,
 ) -> Report:
     """Measures the operator and torch's own in one run, at equal precision and layout.
 
@@ -135,7 +189,8 @@ def run(
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     modes = [mode for dtype in dtypes for mode in _modes(dtype, precision)]
-    report = _new_report(cases, where)
+    cases_by_name = {case["name"]: case for case in cases}
+    report = new_report(where, cases=cases_by_name, copy_GBps=None, matmul_TFLOPs={})
     total = math.prod(map(len, (modes, cases, layouts, directions)))
     with cudnn_search(), torch.inference_mode(), progress("bench", total) as advance:
         report["copy_GBps"] = measure_copy(where)
@@ -158,27 +213,14 @@ def _modes(dtype: str, precision: str) -> tuple[str, ...]:
     return {"strict": ("fp32",), "tf32": ("tf32",), "both": ("fp32", "tf32")}[precision]
 
 
-def write_json(report: Report, path: str | Path) -> None:
-    """Writes a report, whole or not at all."""
-    target = Path(path)
-    partial = target.with_name(target.name + ".part")
-    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    partial.replace(target)
-
-
 def print_report(report: Report) -> None:
     """Prints a report as a table, with the geometric mean of the speedups of each mode, layout and direction."""
     columns = [Column(title, text=True) for title in ("case", "mode", "layout", "direction")]
     columns += [Column(title) for title in ("ours ms", f"{report['rival']} ms", "speedup", "spread", "TFLOP/s", "GB/s")]
     columns += [Column("of roofline"), Column("error"), Column("plan", text=True)]
     rows = report["rows"]
-    print_table(_title(report), columns, [*map(_cells, rows)], [*map(_style, rows)], _caption(report))
-
-
-def _style(row: Row) -> str:
-    if "skipped" in row:
-        return "yellow"
-    return "red" if "failed" in row or row["wrong"] else ""
+    caption = "\n".join([roofline_of(report), *mean_speedups(report, "mode", "layout", "direction")])
+    print_table(title_of(report), columns, [*map(_cells, rows)], [*map(style_of, rows)], caption)
 
 
 def _cells(row: Row) -> list[str]:
@@ -193,48 +235,11 @@ def _cells(row: Row) -> list[str]:
     ]  # fmt: skip
 
 
-def _title(report: Report) -> str:
-    if report["has_gpu"]:
-        return f"deconv_ext against {report['rival']} on {report['device']}, torch {report['torch']}"
-    return f"no GPU: deconv_ext forwards to ATen here, so both sides run the same code ({report['device']})"
-
-
-def _caption(report: Report) -> str:
-    rates = ", ".join(f"{mode} matmul {rate:.3g} TFLOP/s" for mode, rate in report["matmul_TFLOPs"].items())
-    lines = [f"measured roofline: copy {report['copy_GBps']:.0f} GB/s, {rates}"]
-    speedups: dict[str, list[float]] = {}
-    for row in report["rows"]:
-        if "speedup" in row:
-            speedups.setdefault(f"{row['mode']} {row['layout']} {row['direction']}", []).append(row["speedup"])
-    lines += [f"{name}: geometric mean {statistics.geometric_mean(values):.2f}x" for name, values in speedups.items()]
-    return "\n".join(lines)
-
-
 def _line(row: Row) -> str:
     names = f"{row['case']} {row['mode']} {row['layout']} {row['direction']}"
     if "speedup" not in row:
         return f"{names}: {'skipped' if 'skipped' in row else 'failed'}"
     return f"{names}: {row['ours_ms']:.4g} ms, torch {row['cudnn_ms']:.4g} ms, {row['speedup']:.2f}x"
-
-
-def _new_report(cases: Sequence[Case], device: torch.device) -> Report:
-    has_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if has_gpu else f"CPU, {torch.get_num_threads()} threads",
-        "has_gpu": has_gpu,
-        "date": datetime.date.today().isoformat(),
-        "deconv_ext": deconv_ext.__version__,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if has_gpu else None,
-        "python": platform.python_version(),
-        "rival": "cuDNN" if has_gpu else "ATen",
-        "cudnn_benchmark_limit": torch.backends.cudnn.benchmark_limit if has_gpu else None,
-        "cases": {case["name"]: case for case in cases},
-        "copy_GBps": None,
-        "matmul_TFLOPs": {},
-        "rows": [],
-    }
 
 
 def _measure(case: Case, mode: str, layout: str, direction: str, roofline: Roofline, device: torch.device) -> Row:
@@ -248,8 +253,7 @@ def _measure(case: Case, mode: str, layout: str, direction: str, roofline: Roofl
     try:
         _check_and_time(row, case, device)
     except RuntimeError as error:
-        out_of_memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-        row["skipped" if out_of_memory else "failed"] = str(error).partition("\n")[0]
+        row.update(reason_of(error))
         return row
     finally:
         gc.collect()
@@ -278,14 +282,6 @@ def _check_and_time(row: Row, case: Case, device: torch.device) -> None:
         direction, first, call_ours(direction, first), call_torch(direction, first)
     )
     row["wrong"] = not row["error"] <= max(BOUNDS[row["mode"]], 2 * row["cudnn_error"])
-    read_bytes = sum(tensor.numel() * tensor.element_size() for tensor in first.read(direction))
-    sets = [first, *(operands() for _ in range(input_sets(read_bytes, device) - 1))]
-    timings = time_interleaved(
-        {
-            "ours": [functools.partial(call_ours, direction, one) for one in sets],
-            "cudnn": [functools.partial(call_torch, direction, one) for one in sets],
-        },
-        device,
-    )
+    timings = time_operators(direction, first, operands, device)
     row["spread"] = max(timing.spread for timing in timings.values())
-    row["ours_ms"], row["cudnn_ms"] = timings["ours"].median, timings["cudnn"].median
+    row["ours_ms"], row["cudnn_ms"] = timings["ours"].median, timings["torch"].median

@@ -7,7 +7,7 @@ import argparse
 import torch
 
 from deconv_ext.cli.operands import DIRECTIONS, DTYPES, call_explain, dtype_of, make_operands, torch_in
-from deconv_ext.workloads import CASES, Case, case, output_size, select
+from deconv_ext.workloads import CASES, SWEEP, Case, case, output_size, select
 
 # A case's key for each argument that is a pair, the argument's name, and its least value.
 _PAIRS = {
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Prints the plan of each direction asked for; 0, or 2 if the operator refuses the arguments."""
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "meta"))
-    layer = select(CASES, [args.case])[0] if args.case else _layer(args)
+    layer = select(CASES + SWEEP, [args.case])[0] if args.case else _layer(args)
     mode = "tf32" if args.dtype == "fp32" and args.precision == "tf32" else args.dtype
     directions = DIRECTIONS if args.direction == "all" else (args.direction,)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -11,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
+
+from deconv_ext.cli.operands import Operands, call_ours, call_torch
 
 # Calls shorter than this (ms, launch included) are replayed as CUDA graphs, which leave no gaps for the launches.
 _GRAPH_BELOW_MS = 0.5
@@ -54,14 +57,35 @@ def input_sets(read_bytes: int, device: torch.device) -> int:
     return min(_MAX_INPUT_SETS, max(1, math.ceil(2 * cache / max(1, read_bytes))))
 
 
-def time_interleaved(contestants: Mapping[str, Sequence[Call]], device: torch.device) -> dict[str, Timing]:
+def time_operators(
+    direction: str, first: Operands, make_another: Callable[[], Operands], device: torch.device
+) -> dict[str, Timing]:
+    """Times this package's operator, ``ours``, and ``torch``'s on the same operands.
+
+    ``first`` is one set of operands; ``make_another`` makes as many more as it takes to rotate past the L2 cache.
+    """
+    read_bytes = sum(tensor.numel() * tensor.element_size() for tensor in first.read(direction))
+    sets = [first, *(make_another() for _ in range(input_sets(read_bytes, device) - 1))]
+    return time_interleaved(
+        {
+            "ours": [functools.partial(call_ours, direction, one) for one in sets],
+            "torch": [functools.partial(call_torch, direction, one) for one in sets],
+        },
+        device,
+    )
+
+
+def time_interleaved(
+    contestants: Mapping[str, Sequence[Call]], device: torch.device, *, graphs: bool = True
+) -> dict[str, Timing]:
     """Times each contestant in turn, twice over, so that a drift of the clock meets all alike.
 
     A contestant is its calls, one an input set; they are taken in rotation. On CUDA the times are the device's, between
-    events, and short calls are replayed as CUDA graphs.
+    events, and short calls are replayed as CUDA graphs, unless ``graphs`` is False: for calls that cannot be captured,
+    whose times then hold the gaps that the host leaves.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        units = {name: _unit(calls, device) for name, calls in contestants.items()}
+        units = {name: _unit(calls, device, graphs) for name, calls in contestants.items()}
         samples: dict[str, list[float]] = {name: [] for name in contestants}
         for _ in range(_ROUNDS):
             for name, unit in units.items():
@@ -105,12 +129,12 @@ class _Unit(NamedTuple):
     samples: int
 
 
-def _unit(calls: Sequence[Call], device: torch.device) -> _Unit:
+def _unit(calls: Sequence[Call], device: torch.device, graphs: bool) -> _Unit:
     """Warms up, estimates the time of a call, and chooses."""
     rotation = _rotation(calls)
     estimate = max(1e-3, statistics.median(_sample(rotation, 3, device)))
     run, count = rotation, 1
-    if device.type == "cuda" and estimate < _GRAPH_BELOW_MS:
+    if graphs and device.type == "cuda" and estimate < _GRAPH_BELOW_MS:
         run, count = _capture(calls)
     return _Unit(run, count, min(_MAX_SAMPLES, max(_MIN_SAMPLES, round(_ROUND_MS / (estimate * count)))))
 

@@ -1,13 +1,15 @@
-"""Charts of a benchmark report: speedups, and the roofline."""
+"""Charts of a benchmark report: speedups and the roofline, or a sweep's axes."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from deconv_ext.cli.console import require
+from deconv_ext.cli.sweep import Point, points_of
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -16,6 +18,8 @@ _MARKERS = "osD^vPX*"
 _LINE_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MAX_LABELLED_BARS = 48
 _MAX_LABELLED_POINTS = 16
+_PANELS_A_ROW = 3
+_MAX_LEVEL_TICKS = 11
 _DPI = 160
 
 Row = dict[str, Any]
@@ -63,6 +67,72 @@ def draw(report: dict[str, Any], path: str | Path) -> None:
     _add_roofline_legend(roofline_axes[-1], series, report)
     figure.suptitle(_heading(report), fontsize=13, fontweight="bold", color=_INK)
     figure.savefig(path, dpi=_DPI)
+
+
+def draw_sweep(report: dict[str, Any], path: str | Path) -> None:
+    """Draws a sweep's report to a PNG: a panel an axis, time over floor of both against the axis' values.
+
+    Raises:
+        ValueError: if the report holds no timed row.
+        ModuleNotFoundError: if matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    points = [point for point in points_of(report) if point.over_floor is not None]
+    if not points:
+        raise ValueError("the report has no timed row; a chart needs at least one")
+    names = _distinct(point.axis for point in points)
+    lines = _distinct(_sweep_line(point) for point in points)
+    columns = min(_PANELS_A_ROW, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure: Any = Figure(figsize=(max(8.5, 4.6 * columns), 3.1 * rows + 1.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
+    for panel, name in zip(panels, names, strict=False):
+        _draw_axis_of_sweep(panel, name, [point for point in points if point.axis == name], lines)
+    for panel in list(panels)[len(names) :]:
+        panel.remove()
+    _add_sweep_legend(figure, lines, report["rival"])
+    figure.suptitle(f"{_heading(report)}\ntime over floor", fontsize=13, fontweight="bold", color=_INK)
+    figure.savefig(path, dpi=_DPI)
+
+
+def _sweep_line(point: Point) -> tuple[str, str, str]:
+    return point.row["mode"], point.row["layout"], point.row["direction"]
+
+
+def _sweep_style(index: int) -> dict[str, Any]:
+    line_style, marker = _LINE_STYLES[index % len(_LINE_STYLES)], _MARKERS[index % len(_MARKERS)]
+    return {"linestyle": line_style, "marker": marker, "markersize": 4, "linewidth": 1.3}
+
+
+def _draw_axis_of_sweep(panel: Any, name: str, points: Sequence[Point], lines: Sequence[tuple[str, str, str]]) -> None:
+    """Both contestants over the values of one axis, evenly spaced."""
+    values = sorted(_distinct(point.value for point in points))
+    for index, line in enumerate(lines):
+        mine = [point for point in points if _sweep_line(point) == line]
+        places = [values.index(point.value) for point in mine]
+        style = _sweep_style(index)
+        panel.plot(places, [point.rival_over_floor for point in mine], color=_RIVAL, zorder=2, **style)
+        panel.plot(places, [point.over_floor for point in mine], color=_OURS, zorder=3, **style)
+    panel.axhline(1, color=_INK, linewidth=1.0, zorder=1)
+    panel.set_yscale("log")
+    _set_plain_ticks(panel.yaxis, "×")
+    panel.set_xticks(range(len(values)), values, rotation=90 if len(values) > _MAX_LEVEL_TICKS else 0, fontsize=8)
+    panel.set_title(name, loc="left", color=_INK)
+    panel.grid(color=_GRID, zorder=0)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _add_sweep_legend(figure: Any, lines: Sequence[tuple[str, str, str]], rival: str) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=_OURS, label="deconv_ext"), Line2D([], [], color=_RIVAL, label=rival)]
+    for index, line in enumerate(lines):
+        handles.append(Line2D([], [], color="#888888", label=" ".join(line), **_sweep_style(index)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9)
 
 
 def _series(row: Row) -> Series:
