@@ -72,8 +72,10 @@ struct HopperWeightTensorPlan {
   int blocks_m = 1, blocks_n = 1, blocks_group = 1;
   int64_t steps = 0, steps_per_split = 0;  // tiles of pixels
   int splits = 1;
+  bool sums = false;  // in the workspace: of splits, or because the result's output channels do not lie together
   int64_t items = 0;  // tiles of channels and groups of taps, for each split
   int64_t blocks = 0;
+  int slice = 1;  // images at a time; the next ones add to the same sums
   bool repack_x = false, repack_y = false;  // a kernel before makes the operand channels_last in the workspace
   int64_t x_at = 0, y_at = 0;  // there, bytes
   HopperWeightPlan gathered;  // serves where the driver refuses a tensor map

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "plan_gather.h"
+#include "plan_hopper.h"
 #include "plan_memory.h"
 #include "repack_plan.h"
 
@@ -248,6 +249,11 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
+  const auto share = [](HopperWeightShare share) {
+    return share == HopperWeightShare::kTaps            ? "taps"
+           : share == HopperWeightShare::kInputChannels ? "input channels"
+                                                        : "output channels";
+  };
   py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("run_blocks",
@@ -256,12 +262,7 @@ PYBIND11_MODULE(_host_core, m) {
                                if (p.tile.second > 0) blocks.push_back(p.tile.second);
                                return blocks;
                              })
-      .def_property_readonly("share",
-                             [](const HopperWeightTensorPlan& p) {
-                               return p.share == HopperWeightShare::kTaps            ? "taps"
-                                      : p.share == HopperWeightShare::kInputChannels ? "input channels"
-                                                                                     : "output channels";
-                             })
+      .def_property_readonly("share", [share](const HopperWeightTensorPlan& p) { return share(p.share); })
       .def_property_readonly(
           "axes",  // from the innermost on
           [](const HopperWeightTensorPlan& p) {
@@ -323,8 +324,59 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps", &HopperWeightTensorPlan::steps)
       .def_readonly("steps_per_split", &HopperWeightTensorPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightTensorPlan::splits)
+      .def_readonly("sums", &HopperWeightTensorPlan::sums)
+      .def_readonly("slice", &HopperWeightTensorPlan::slice)
       .def_readonly("items", &HopperWeightTensorPlan::items)
       .def_readonly("blocks", &HopperWeightTensorPlan::blocks);
+  py::class_<HopperWeightStripsPlan>(m, "HopperWeightStripsPlan")
+      .def_property_readonly("warpgroups", [](const HopperWeightStripsPlan& p) { return p.tile.warpgroups; })
+      .def_property_readonly("columns", [](const HopperWeightStripsPlan& p) { return p.tile.columns; })
+      .def_property_readonly("n", [](const HopperWeightStripsPlan& p) { return p.tile.n; })
+      .def_property_readonly("share", [share](const HopperWeightStripsPlan& p) { return share(p.share); })
+      .def_readonly("kernel_column", &HopperWeightStripsPlan::kernel_column)
+      .def_readonly("fold", &HopperWeightStripsPlan::fold)
+      .def_readonly("parts", &HopperWeightStripsPlan::parts)
+      .def_readonly("width", &HopperWeightStripsPlan::width)
+      .def_readonly("strips_w", &HopperWeightStripsPlan::strips_w)
+      .def_readonly("tiles_w", &HopperWeightStripsPlan::tiles_w)
+      .def_readonly("column_taps", &HopperWeightStripsPlan::column_taps)
+      .def_readonly("column_chunks", &HopperWeightStripsPlan::column_chunks)
+      .def_readonly("block_taps", &HopperWeightStripsPlan::block_taps)
+      .def_readonly("span", &HopperWeightStripsPlan::span)
+      .def_readonly("advance", &HopperWeightStripsPlan::advance)
+      .def_readonly("planes", &HopperWeightStripsPlan::planes)
+      .def_readonly("all_planes", &HopperWeightStripsPlan::all_planes)
+      .def_readonly("positions", &HopperWeightStripsPlan::positions)
+      .def_readonly("rows", &HopperWeightStripsPlan::rows)
+      .def_readonly("x_chunks", &HopperWeightStripsPlan::x_chunks)
+      .def_readonly("y_chunks", &HopperWeightStripsPlan::y_chunks)
+      .def_readonly("x_box_bytes", &HopperWeightStripsPlan::x_box_bytes)
+      .def_readonly("y_box_bytes", &HopperWeightStripsPlan::y_box_bytes)
+      .def_readonly("x_slot_bytes", &HopperWeightStripsPlan::x_slot_bytes)
+      .def_readonly("x_slots", &HopperWeightStripsPlan::x_slots)
+      .def_readonly("y_row_bytes", &HopperWeightStripsPlan::y_row_bytes)
+      .def_readonly("y_rows", &HopperWeightStripsPlan::y_rows)
+      .def_readonly("y_at", &HopperWeightStripsPlan::y_at)
+      .def_readonly("barriers_at", &HopperWeightStripsPlan::barriers_at)
+      .def_readonly("shared_bytes", &HopperWeightStripsPlan::shared_bytes)
+      .def_readonly("padded_m", &HopperWeightStripsPlan::padded_m)
+      .def_readonly("padded_n", &HopperWeightStripsPlan::padded_n)
+      .def_readonly("blocks_m", &HopperWeightStripsPlan::blocks_m)
+      .def_readonly("blocks_n", &HopperWeightStripsPlan::blocks_n)
+      .def_readonly("blocks_tap", &HopperWeightStripsPlan::blocks_tap)
+      .def_readonly("blocks_group", &HopperWeightStripsPlan::blocks_group)
+      .def_readonly("tiles", &HopperWeightStripsPlan::tiles)
+      .def_readonly("slice_tiles", &HopperWeightStripsPlan::slice_tiles)
+      .def_readonly("input_at", &HopperWeightStripsPlan::input_at)
+      .def_readonly("grad_output_at", &HopperWeightStripsPlan::grad_output_at)
+      .def_readonly("x_part", &HopperWeightStripsPlan::x_part)
+      .def_readonly("y_part", &HopperWeightStripsPlan::y_part)
+      .def_readonly("steps_per_split", &HopperWeightStripsPlan::steps_per_split)
+      .def_readonly("slice_splits", &HopperWeightStripsPlan::slice_splits)
+      .def_readonly("splits", &HopperWeightStripsPlan::splits)
+      .def_property_readonly("blocks", [](const HopperWeightStripsPlan& p) {  // of a slice
+        return static_cast<int64_t>(p.blocks_m) * p.blocks_n * p.blocks_tap * p.blocks_group * p.slice_splits;
+      });
   const auto pixels = [](const MmaExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
   py::class_<MmaConvPlan>(m, "MmaConvPlan")
       .def_property_readonly("rows", [](const MmaConvPlan& p) { return p.tile.rows; })
@@ -349,6 +401,49 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("slice", &MmaConvPlan::slice)
       .def_readonly("packed_bytes", &MmaConvPlan::packed_bytes)
       .def_readonly("repacked_bytes", &MmaConvPlan::repacked_bytes);
+  py::class_<MmaWeightPlan>(m, "MmaWeightPlan")
+      .def_property_readonly("rows", [](const MmaWeightPlan& p) { return p.tile.rows; })
+      .def_property_readonly("units", [](const MmaWeightPlan& p) { return p.tile.units; })
+      .def_property_readonly("most_warps", [](const MmaWeightPlan& p) { return mma_weight_warps(p.tile, p.split); })
+      .def_readonly("split", &MmaWeightPlan::split)
+      .def_readonly("warps_m", &MmaWeightPlan::warps_m)
+      .def_readonly("warps_n", &MmaWeightPlan::warps_n)
+      .def_property_readonly("channels_m", &MmaWeightPlan::channels_m)
+      .def_property_readonly("channels_n", &MmaWeightPlan::channels_n)
+      .def_readonly("taps_h", &MmaWeightPlan::taps_h)
+      .def_readonly("taps_w", &MmaWeightPlan::taps_w)
+      .def_readonly("groups_h", &MmaWeightPlan::groups_h)
+      .def_readonly("groups_w", &MmaWeightPlan::groups_w)
+      .def_property_readonly("pixels", [pixels](const MmaWeightPlan& p) { return pixels(p.pixels); })
+      .def_property_readonly("tiles", [pixels](const MmaWeightPlan& p) { return pixels(p.tiles); })
+      .def_readonly("step_pixels", &MmaWeightPlan::step_pixels)
+      .def_readonly("y_rows", &MmaWeightPlan::y_rows)
+      .def_readonly("x_pitch", &MmaWeightPlan::x_pitch)
+      .def_readonly("y_pitch", &MmaWeightPlan::y_pitch)
+      .def_readonly("y_at", &MmaWeightPlan::y_at)
+      .def_readonly("slot_bytes", &MmaWeightPlan::slot_bytes)
+      .def_readonly("x_places_at", &MmaWeightPlan::x_places_at)
+      .def_readonly("y_places_at", &MmaWeightPlan::y_places_at)
+      .def_readonly("rows_at", &MmaWeightPlan::rows_at)
+      .def_readonly("shared_bytes", &MmaWeightPlan::shared_bytes)
+      .def_readonly("blocks_m", &MmaWeightPlan::blocks_m)
+      .def_readonly("blocks_n", &MmaWeightPlan::blocks_n)
+      .def_readonly("steps", &MmaWeightPlan::steps)
+      .def_readonly("steps_per_split", &MmaWeightPlan::steps_per_split)
+      .def_readonly("splits", &MmaWeightPlan::splits)
+      .def_readonly("blocks", &MmaWeightPlan::blocks)
+      .def_readonly("repack_x", &MmaWeightPlan::repack_x)
+      .def_readonly("repack_y", &MmaWeightPlan::repack_y)
+      .def_readonly("repacked_x_at", &MmaWeightPlan::repacked_x_at)
+      .def_readonly("repacked_y_at", &MmaWeightPlan::repacked_y_at);
+  // The taps of one axis in the order of their groups: reach, tap, line, segment; and the most lines of a group.
+  m.def("mma_weight_taps", [](const AxisGeometry& axis, int most, int pixels) {
+    std::vector<MmaWeightTap> taps(axis.kernel);
+    const int lines = mma_weight_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most, pixels, taps.data());
+    std::vector<std::array<int, 4>> all;
+    for (const MmaWeightTap& tap : taps) all.push_back({tap.reach, tap.tap, tap.line, tap.segment});
+    return std::pair(all, lines);
+  });
   const auto narrow_extent = [](const NarrowExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
   py::class_<NarrowConvPlan>(m, "NarrowConvPlan")
       .def_readonly("row_tiles", &NarrowConvPlan::row_tiles)
@@ -431,6 +526,10 @@ PYBIND11_MODULE(_host_core, m) {
         return make_plan(problem, device, parse_planner_options(families.c_str()));
       },
       py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+  m.def(
+      "plan_hopper_weight_strips",  // whether it is the cheapest or not
+      [](const Problem& problem, const Device& device) { return plan_hopper_weight_strips(problem, device, nullptr); },
+      py::arg("problem"), py::arg("device") = Device{});
   m.def(
       "explain",
       [](const Problem& problem, const Device& device, const std::string& families) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "taps.h"
+
 namespace deconv {
 
 inline constexpr int kMmaThreads = 128;  // four warps
@@ -63,5 +65,74 @@ struct MmaConvPlan {
   int64_t packed_bytes = 0;  // of the packed weights, in the workspace; the repacked source follows
   int64_t repacked_bytes = 0;  // of a slice
 };
+
+// grad_weight (kernels/mma/weight.cuh has the meaning): what one warp has, 16 * rows input channels x `units` units of
+// 16 output channels of one tap each; instances of the kernel.
+struct MmaWeightTile {
+  int rows, units;
+  constexpr int channels() const { return 16 * rows; }
+};
+inline constexpr MmaWeightTile kMmaWeightTiles[] = {{4, 4}, {4, 3}, {2, 4}};
+inline constexpr MmaWeightTile kMmaWeightTilesSplit[] = {{4, 3}, {2, 4}};  // 3xTF32 needs registers for the parts
+// Warps that a multiprocessor's registers suffice for, and the most of a block.
+constexpr int mma_weight_warps(MmaWeightTile tile, bool split) { return split || tile.rows * tile.units > 12 ? 8 : 12; }
+
+// One tap along one axis, in the order in which groups of them are formed. A group's lines of grad_output lie in
+// segments: lines a stride apart, one after the other.
+struct MmaWeightTap {
+  int reach;  // of the segment's first line, for pixel 0: the line of grad_output
+  int16_t tap;
+  int16_t line;  // of the staged ones, for the tile's first pixel
+  int16_t segment;  // first line of the segment
+};
+
+// Where the taps of one axis find the lines that a tile of `pixels` needs, in groups of `most`: taps whose lines a
+// stride spreads alike come together, so they share them. Returns the most lines of a group.
+inline int mma_weight_taps(int kernel, int stride, int padding, int dilation, int most, int pixels,
+                           MmaWeightTap* taps) {
+  const int common = gcd(stride, dilation);
+  const int step = stride / common;
+  int count = 0, lines = 0, most_lines = 0;
+  for (int first = 0; first < step && first < kernel; ++first) {
+    int origin = 0, segment = 0;  // the segment's first tap, its first line
+    for (int k = first; k < kernel; k += step, ++count) {
+      if (count % most == 0) lines = 0;
+      const bool apart = k == first || lines == 0 || segment + (k - origin) / step * (dilation / common) > lines;
+      if (apart) origin = k, segment = lines;
+      const int line = segment + (k - origin) / step * (dilation / common);
+      taps[count] = {origin * dilation - padding, static_cast<int16_t>(k), static_cast<int16_t>(line),
+                     static_cast<int16_t>(segment)};
+      lines = line + pixels;
+      most_lines = lines > most_lines ? lines : most_lines;
+    }
+  }
+  return most_lines;
+}
+
+struct MmaWeightPlan {
+  MmaWeightTile tile{4, 4};
+  bool split = false;  // float32 as two TF32 parts, three products
+  int warps_m = 1, warps_n = 1;  // along the input channels, along the units
+  int chunks_n = 1;  // of 16 output channels, of a block
+  int taps_h = 1, taps_w = 1;  // of a group along each axis; the last one may have fewer
+  int groups_h = 1, groups_w = 1;
+  MmaExtent pixels;  // of a step
+  MmaExtent tiles;
+  int step_pixels = 16;  // whole products: the last ones may be none
+  int y_rows = 1;  // pixels of grad_output staged, at most
+  int x_pitch = 0, y_pitch = 0;  // bytes from one staged pixel to the next
+  int y_at = 0, slot_bytes = 0;  // of a step: byte offset of grad_output, all
+  int x_places_at = 0, y_places_at = 0, rows_at = 0, shared_bytes = 0;  // byte offsets
+  int blocks_m = 1, blocks_n = 1;
+  int64_t steps = 0, steps_per_split = 0;
+  int splits = 1;
+  int64_t blocks = 0;
+  bool repack_x = false, repack_y = false;  // kernels before make the operand channels_last in the workspace,
+  int64_t repacked_x_at = 0, repacked_y_at = 0;  // here, after the partial sums
+  constexpr int warps() const { return warps_m * warps_n; }
+  constexpr int channels_m() const { return tile.channels() * warps_m; }
+  constexpr int channels_n() const { return 16 * chunks_n; }
+};
+inline constexpr int kMmaWeightSlots = 2;  // steps in shared memory: one in use, the next one on its way
 
 }  // namespace deconv

@@ -14,8 +14,7 @@
 namespace deconv {
 
 bool wants_tf32_answer(const Problem& problem, const Device& device) {
-  const bool is_weight = problem.direction == Direction::kGradWeight;
-  return problem.dtype == DType::kFloat32 && (device.has_wgmma || (device.has_mma && !is_weight)) &&
+  return problem.dtype == DType::kFloat32 && (device.has_wgmma || device.has_mma) &&
          std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) >= kTensorCoreMinChannels &&
          problem.flops() >= kTf32MinFlops;
 }
@@ -34,10 +33,18 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
                                          : plan_hopper_conv(problem, device, considered);
     has_hopper = plan.has_value();
     consider(std::move(plan));
-    if (is_weight) consider(plan_hopper_weight_tensor(problem, device, considered));
+    if (is_weight) {
+      for (const auto planner : {plan_hopper_weight_tensor, plan_hopper_weight_strips}) {
+        plan = planner(problem, device, considered);
+        has_hopper |= plan.has_value();
+        consider(std::move(plan));
+      }
+    }
   }
   // Not beside the Hopper family, whose instructions are about twice as fast.
-  if (options.allows("mma") && !has_hopper) consider(plan_mma_conv(problem, device, considered));
+  if (options.allows("mma") && !has_hopper) {
+    consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
+  }
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
@@ -111,11 +118,28 @@ std::string describe_launch(const HopperWeightTensorPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperWeightStripsPlan& plan) {
+  std::ostringstream text;
+  text << (plan.tiles - 1) / plan.slice_tiles + 1 << " slices of up to " << plan.slice_tiles << " tiles of strips, "
+       << plan.slice_splits << " splits of each, blocks of " << plan.tile.threads() << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
+       << " rows of grad_output in flight" << (plan.splits > 0 ? ", sums added in order" : "");
+  return text.str();
+}
+
 std::string describe_launch(const MmaConvPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << kMmaThreads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.halos_ahead + 1 << " halos of " << plan.halo.n << 'x' << plan.halo.h
        << 'x' << plan.halo.w << " pixels, " << kMmaStages << " stages of weights";
+  return text.str();
+}
+
+std::string describe_launch(const MmaWeightPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << 32 * plan.warps() << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.y_rows << " pixels of grad_output a step, " << plan.splits
+       << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
   return text.str();
 }
 
@@ -135,7 +159,9 @@ const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
+const char* family(const HopperWeightStripsPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
+const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 
 }  // namespace

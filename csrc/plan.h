@@ -9,6 +9,7 @@
 #include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
+#include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
 #include "mma_plan.h"
 #include "narrow_plan.h"
@@ -30,7 +31,7 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, HopperWeightTensorPlan, MmaConvPlan, NarrowConvPlan>
+               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

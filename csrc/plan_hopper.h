@@ -7,6 +7,7 @@
 
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
+#include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
 #include "problem.h"
 
@@ -19,6 +20,7 @@ struct Plan;
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
+std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
@@ -26,6 +28,13 @@ std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& dev
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Device& device,
+                                              std::vector<Candidate>* considered);
+
+// Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
+inline bool is_scattered(const Tensor4& weight) {
+  return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1;
+}
 
 // How many neighbours one store takes, given a base pointer of 16 bytes.
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);

@@ -57,6 +57,18 @@ bool lies_in_place(const Tensor4& tensor) {
   return fits;
 }
 
+// Images whose operands are rewritten at a time: all, or as many as take half the workspace. 0: not even one.
+int64_t images_at_once(int64_t batch, int64_t image_bytes) {
+  if (batch * image_bytes <= kRepackLimit) return batch;
+  const int64_t most = kRepackLimit / 2 / image_bytes;
+  return most == 0 ? 0 : ceil_div(batch, ceil_div(batch, most));
+}
+
+Problem first_images(Problem problem, int64_t count) {
+  problem.batch = problem.x.size[0] = problem.y.size[0] = count;
+  return problem;
+}
+
 std::string refusal_of(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (element_size(problem.dtype) != 2) return "takes float16 and bfloat16";
@@ -94,9 +106,11 @@ struct Arrangement {
 
 class Candidates {
  public:
-  Candidates(const Problem& problem, const Device& device)
+  // in_slices: results of other images add to the same sums.
+  Candidates(const Problem& problem, const Device& device, bool in_slices)
       : problem_(problem),
         device_(device),
+        in_slices_(in_slices),
         axis_{without_stride(geometry(problem, 0)), without_stride(geometry(problem, 1))},
         m_(problem.in_channels_per_group()),
         n_(problem.out_channels_per_group()),
@@ -210,9 +224,7 @@ class Candidates {
     return 1e3 * (longer + kMemoryOverlap * shorter) + kLaunchMs + add_ms(p);
   }
 
-  int64_t workspace_bytes(const HopperWeightTensorPlan& p) const {
-    return p.splits > 1 ? p.splits * partial_bytes(p) : 0;
-  }
+  int64_t workspace_bytes(const HopperWeightTensorPlan& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
 
   // The tables of the kernel. False: they do not hold so many, or a run's columns lie unevenly.
   bool fill(HopperWeightTensorPlan& p, const Arrangement& all) const {
@@ -468,7 +480,7 @@ class Candidates {
     return static_cast<double>(problem_.bytes()) + grad_output * (again * std::min(1.0, planes) - 1);
   }
   double add_ms(const HopperWeightTensorPlan& p) const {
-    return p.splits > 1 ? kAddLaunchMs + kAddMsPerByte * static_cast<double>(workspace_bytes(p)) : 0;
+    return p.sums ? kAddLaunchMs + kAddMsPerByte * static_cast<double>(workspace_bytes(p)) : 0;
   }
 
   // Of channels and taps.
@@ -483,11 +495,13 @@ class Candidates {
     const int64_t least = ceil_div(p.steps, std::max<int64_t>(1, kMostPixels / pixels));
     const int64_t most = std::min(p.steps, std::max<int64_t>(1, kWorkspaceLimit / partial_bytes(p)));
     if (least > most || tiles * most > INT32_MAX / 16) return false;
+    if (in_slices_ && partial_bytes(p) > kWorkspaceLimit) return false;
     double best = 0;
     int64_t chosen = 0;
     const auto consider = [&](int64_t splits) {
       p.steps_per_split = ceil_div(p.steps, std::clamp(splits, least, most));
       p.splits = static_cast<int>(ceil_div(p.steps, p.steps_per_split));
+      p.sums = in_slices_ || p.splits > 1 || (is_scattered(problem_.w) && partial_bytes(p) <= kWorkspaceLimit);
       p.items = tiles * p.splits;
       p.blocks = std::min<int64_t>(p.items, device_.multiprocessors);
       const double ms = 1e3 * cycles(p, stage) / kClockHopper + add_ms(p);
@@ -508,6 +522,7 @@ class Candidates {
 
   const Problem& problem_;
   const Device& device_;
+  bool in_slices_;
   AxisGeometry axis_[2];
   std::vector<Plane> planes_[2];
   int64_t m_, n_, fold_;
@@ -532,7 +547,8 @@ std::string describe(const HopperWeightTensorPlan& plan, DType) {
                      : plan.inner == HopperInner::kHeight ? "height, width, images"
                                                           : "images, width, height";
   text << a << 'x' << b << 'x' << c << " pixels (" << axes << ") a stage" << (plan.repack_x ? ", input repacked" : "")
-       << (plan.repack_y ? ", grad_output repacked" : "");
+       << (plan.repack_y ? ", grad_output repacked" : "")
+       << (plan.repack_x || plan.repack_y ? ", " + std::to_string(plan.slice) + " images at a time" : "");
   return text.str();
 }
 
@@ -544,14 +560,17 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
   };
   if (const std::string why = refusal_of(problem, device); !why.empty()) return refuse(why);
   const bool repack_x = !lies_in_place(problem.x), repack_y = !lies_in_place(problem.y);
-  const int64_t x_bytes = repack_x ? repacked_bytes(problem.x, problem.groups, problem.dtype) : 0;
-  const int64_t y_bytes = repack_y ? repacked_bytes(problem.y, problem.groups, problem.dtype) : 0;
-  if (x_bytes + y_bytes > kRepackLimit) return refuse("takes channels_last, or at most 256 MiB to rewrite so");
+  const int64_t x_image = repack_x ? repacked_bytes(problem.x, problem.groups, problem.dtype) / problem.batch : 0;
+  const int64_t y_image = repack_y ? repacked_bytes(problem.y, problem.groups, problem.dtype) / problem.batch : 0;
+  const int64_t slice = images_at_once(problem.batch, x_image + y_image);
+  if (slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
+  const int64_t x_bytes = slice * x_image, y_bytes = slice * y_image, slices = ceil_div(problem.batch, slice);
   const double before_ms = (repack_x ? repack_ms(problem.x, x_bytes) : 0) +
                            (repack_y ? repack_ms(problem.y, y_bytes) : 0);
+  const Problem part = first_images(problem, slice);
   const std::optional<Plan> gathered = plan_hopper_weight(problem, device, nullptr);
   if (!gathered) return refuse("has no kernel for tensors that a driver refuses");
-  const Candidates candidates(problem, device);
+  const Candidates candidates(part, device, slices > 1);
   constexpr HopperInner kInner[] = {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch};
   std::vector<std::array<int, 3>> pixel_tiles[3];
   for (int i = 0; i < 3; ++i) pixel_tiles[i] = candidates.pixel_tiles(kInner[i]);
@@ -560,7 +579,8 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
   for (const HopperWeightTensorTile tile : kHopperWeightTensorTiles) {
     std::optional<HopperWeightTensorPlan> of_tile;
     // Only what is better than this is looked at; where all tiles are listed, each for itself.
-    double of_tile_ms = best && !considered ? best->estimate_ms - before_ms : std::numeric_limits<double>::infinity();
+    double of_tile_ms = best && !considered ? best->estimate_ms / static_cast<double>(slices) - before_ms
+                                            : std::numeric_limits<double>::infinity();
     for (const auto share :
          {HopperWeightShare::kTaps, HopperWeightShare::kInputChannels, HopperWeightShare::kOutputChannels}) {
       for (const auto along : {Along::kWidth, Along::kHeight, Along::kPlanes, Along::kChunks}) {
@@ -578,7 +598,8 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
       }
     }
     if (!of_tile) continue;
-    of_tile_ms += before_ms;
+    of_tile_ms = (of_tile_ms + before_ms) * static_cast<double>(slices);
+    of_tile->slice = static_cast<int>(slice);
     of_tile->repack_x = repack_x;
     of_tile->repack_y = repack_y;
     of_tile->x_at = round_up(candidates.workspace_bytes(*of_tile), kAlignment);

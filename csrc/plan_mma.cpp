@@ -37,17 +37,8 @@ constexpr double kLaunchMs = 6e-3;
 constexpr double kRepackPasses = 5;  // over its bytes, at the speed of a device copy
 constexpr double kPackMsPerByte = 0.5e-9;
 
-// Multiplications and additions of 16-bit operands a cycle and multiprocessor, with mma.sync and float32 sums: data
-// sheets; 9.0 measured on an H200.
-double tensor_rate(int capability) {
-  if (capability == 80) return 2048;
-  if (capability == 90) return 2690;
-  return capability < 90 || capability >= 120 ? 512 : 2048;
-}
-
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
-  if (problem.direction == Direction::kGradWeight) return "has no grad_weight";
   return tensor_core_refusal(problem, kMinChannels, kMmaMaxKernel, kMmaMaxStride);
 }
 
@@ -196,7 +187,7 @@ class Candidates {
     // Of one block, on average.
     const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
     const double stages = taps * p.chunks;
-    const double rate = tensor_rate(device_.capability) * kShareOfPeak / (p.split ? 3 : 1);
+    const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak / (p.split ? 3 : 1);
     const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * 2.0 * p.tile.channels() * p.tile.pixels() *
                             (kMmaRowBytes / 2) / rate;
     const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * std::min(1.0, taps) * p.chunks *
@@ -226,6 +217,12 @@ class Candidates {
 };
 
 }  // namespace
+
+double mma_tensor_rate(int capability) {
+  if (capability == 80) return 2048;
+  if (capability == 90) return 2690;
+  return capability < 90 || capability >= 120 ? 512 : 2048;
+}
 
 std::string describe(const MmaConvPlan& plan, DType) {
   std::ostringstream text;

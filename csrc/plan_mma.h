@@ -1,4 +1,4 @@
-// Planner of the mma family.
+// Planners of the mma family.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,15 @@ struct Device;
 struct Plan;
 
 std::string describe(const MmaConvPlan& plan, DType dtype);
+std::string describe(const MmaWeightPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+
+// Multiplications and additions of 16-bit operands a cycle and multiprocessor, with mma.sync and float32 sums: data
+// sheets; 9.0 measured on an H200.
+double mma_tensor_rate(int capability);
 
 // Given a base pointer of 16 bytes: whether results leave in packs, 16 bytes of adjacent channels, or 4 bytes of
 // adjacent columns.

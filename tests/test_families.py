@@ -165,6 +165,118 @@ def test_grad_weight_of_rewritten_operands(case: tuple[Any, ...], memory_format:
     assert _relative_error(torch.ops.deconv.conv_transpose2d_grad_weight(x, wide, kernel, *rest), expected) < 6e-3
 
 
+# Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation; whether strict float32 is
+# planned so, too. One to three planes of the stride, small widths and one pixel, strips that fill neither the width nor
+# the batch, all ways to share the work, ragged channels, groups that share a tile and groups beyond it, sums and none;
+# the last one's operands are packed in slices.
+STRIPS = [
+    (512, 256, 1, 64, (7, 5), (4, 4), (2, 2), (1, 1), (1, 1), True),
+    (130, 75, 1, 32, (17, 19), (5, 2), (3, 2), (0, 0), (1, 1), True),
+    (512, 512, 1, 256, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1), True),
+    (96, 192, 1, 301, (5, 3), (3, 3), (1, 1), (1, 1), (1, 1), True),
+    (256, 128, 1, 64, (9, 9), (5, 5), (2, 2), (2, 2), (1, 1), True),
+    (320, 200, 1, 16, (21, 30), (3, 3), (5, 5), (1, 1), (2, 2), True),
+    (256, 256, 1, 8, (5, 203), (7, 3), (1, 1), (3, 1), (1, 1), True),
+    (520, 330, 2, 64, (7, 5), (4, 4), (2, 2), (1, 1), (1, 1), True),
+    (80, 40, 5, 16, (64, 70), (3, 3), (1, 1), (1, 1), (1, 1), False),
+    (72, 136, 1, 12, (65, 37), (7, 3), (1, 1), (2, 0), (1, 2), False),
+    (512, 256, 1, 64, (16, 14), (2, 2), (2, 2), (0, 0), (1, 1), True),
+    (200, 200, 1, 16, (31, 43), (3, 3), (4, 4), (1, 1), (1, 1), True),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("allow_tf32", [False, True], indirect=True)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("case", STRIPS)
+def test_grad_weight_by_packed_strips(case: tuple[Any, ...], layout: torch.memory_format, allow_tf32: bool) -> None:
+    """Against float64, the same bits in 20 calls, odd addresses and strides of a slice, infinities."""
+    ci, co, groups, batch, size, kernel, stride, padding, dilation, strict_too = case
+    torch.manual_seed(6)
+    x = torch.randn(batch, ci, *size, device="cuda").to(memory_format=layout)
+    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
+    rest = (stride, padding, (0, 0), groups, dilation)
+    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
+    grad = torch.randn(shape, device="cuda").to(memory_format=layout)
+    text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel)
+    if allow_tf32 or strict_too:
+        assert "packed strips" in next(line for line in text.splitlines() if "plan:" in line), text
+        assert case is not STRIPS[-1] or " 1 slices" not in text, text
+    expected = torch.ops.aten.convolution_backward(
+        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
+    )[1]
+    limit = 6e-4 if allow_tf32 else 1e-6
+    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest)
+    assert _relative_error(result, expected) < limit, text
+    for _ in range(20):
+        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest), result)
+    shifted = torch.empty(x.numel() + 1, device="cuda")[1:].as_strided(x.shape, x.stride()).copy_(x)
+    wide = F.pad(grad, (1, 2))[..., 1:-2]
+    moved = torch.ops.deconv.conv_transpose2d_grad_weight(shifted, wide, kernel, *rest)
+    assert _relative_error(moved, expected) < limit
+    if padding == (0, 0):  # every tap meets every pixel
+        x[0, 2, size[0] // 2, size[1] // 2] = float("inf")
+        reached = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest).isfinite()
+        assert torch.equal(reached.any(dim=(1, 2, 3)), torch.arange(ci, device="cuda") != 2)
+        assert reached[torch.arange(ci) != 2].all()
+
+
+MMA_WEIGHTS = """
+import torch, torch.nn.functional as F, deconv_ext
+torch.manual_seed(5)
+# Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation: one, some and all taps of a
+# block, planes of the stride together and apart, few and ragged channels, tiles of one row, of columns, of several
+# images, groups beyond a tile, one pixel, splits and none.
+for ci, co, g, n, size, k, s, p, d in [
+    (64, 64, 1, 3, (40, 130), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (64, 24, 1, 6, (20, 33), (3, 5), (2, 1), (0, 0), (1, 1)),
+    (40, 5, 1, 6, (17, 48), (9, 9), (4, 4), (0, 0), (1, 1)),
+    (96, 200, 2, 6, (12, 12), (1, 1), (1, 1), (0, 0), (1, 1)),
+    (128, 256, 1, 6, (4, 4), (4, 4), (2, 2), (1, 1), (1, 1)),
+    (130, 72, 1, 6, (7, 9), (5, 2), (3, 2), (0, 0), (1, 1)),
+    (72, 136, 1, 2, (33, 17), (7, 3), (1, 1), (2, 0), (1, 2)),
+    (32, 64, 1, 4, (21, 30), (3, 3), (5, 5), (1, 1), (2, 2)),
+    (21, 21, 1, 4, (16, 16), (16, 16), (8, 8), (4, 4), (1, 1)),
+    (64, 3, 1, 16, (32, 32), (4, 4), (2, 2), (1, 1), (1, 1)),
+    (128, 512, 1, 100, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1)),
+    (72, 120, 3, 5, (20, 28), (3, 5), (1, 2), (1, 1), (1, 1)),
+    (64, 64, 1, 2, (30, 20), (3, 2), (3, 2), (4, 1), (2, 3)),
+    (8, 16, 1, 40, (64, 64), (3, 3), (1, 1), (1, 1), (1, 1)),
+]:
+    for kind, most in (("strict", 1e-6), ("tf32", 6e-4), ("float16", 8e-4), ("bfloat16", 6e-3)):
+        torch.backends.cudnn.allow_tf32 = kind == "tf32"
+        dtype = getattr(torch, kind, torch.float32)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(n, ci, *size, device="cuda", dtype=dtype).to(memory_format=layout)
+            weight = torch.zeros(ci, co // g, *k, device="cuda", dtype=torch.float64)
+            rest = (s, p, (0, 0), g, d)
+            shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
+            grad = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=layout)
+            text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", k)
+            assert "plan: mma" in text, text
+            expected = torch.ops.aten.convolution_backward(
+                grad.double(), x.double(), weight, None, s, p, d, True, (0, 0), g, [False, True, False])[1]
+            run = lambda x, grad: torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, k, *rest)
+            error = lambda result: ((result.double() - expected).norm() / expected.norm()).item()
+            result = run(x, grad)
+            assert error(result) < most, (error(result), kind, text)
+            assert all(torch.equal(run(x, grad), result) for _ in range(5)), text
+            # Bases that no wide load takes, and strides of a slice.
+            shifted = torch.empty(x.numel() + 1, device="cuda", dtype=dtype)[1:].as_strided(x.shape, x.stride())
+            assert error(run(shifted.copy_(x), F.pad(grad, (1, 2))[..., 1:-2])) < most, (kind, text)
+            if p == (0, 0):  # a value that is not finite reaches the channel that it belongs to, and no other
+                x[0, 2, size[0] // 2, size[1] // 2] = float("inf")
+                assert torch.equal(run(x, grad).isfinite().any(dim=(1, 2, 3)), torch.arange(ci, device="cuda") != 2)
+"""
+
+
+def test_grad_weight_of_the_mma_family() -> None:
+    """Against float64 in all ways of computing, equal bits, odd addresses, infinities."""
+    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    done = subprocess.run([sys.executable, "-c", MMA_WEIGHTS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow"])
 def test_self_test_with_one_family(family: str) -> None:

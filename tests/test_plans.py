@@ -630,7 +630,7 @@ def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace
         assert (plan.blocks_m, plan.blocks_n, plan.padded_m, plan.padded_n) == (1, 1, m, n)
     steps = 1
     for axis, tiles, pixels, halo in zip(plan.axes, plan.tiles, plan.pixels, plan.halo, strict=True):
-        _blocks_cover(tiles, pixels, one[axis])
+        _blocks_cover(tiles, pixels, plan.slice if axis == "n" else one[axis])
         assert pixels <= halo <= 256
         steps *= tiles
     rows = plan.pixels[0] * plan.pixels[1] * plan.pixels[2]
@@ -643,11 +643,16 @@ def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace
     partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
     out = _result_size(one, "forward")
     x_bytes, y_bytes = (
-        2 * one["g"] * -(-channels // 8) * 8 * one["n"] * h * w if repack else 0
+        2 * one["g"] * -(-channels // 8) * 8 * plan.slice * h * w if repack else 0
         for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
     )
     assert x_bytes + y_bytes <= core.REPACK_LIMIT
-    assert plan.x_at >= (plan.splits * partial if plan.splits > 1 else 0)
+    assert 1 <= plan.slice <= one["n"]
+    assert plan.slice == one["n"] or plan.repack_x or plan.repack_y
+    assert plan.sums or (plan.splits == 1 and plan.slice == one["n"])
+    sums = plan.splits * partial if plan.sums else 0
+    assert sums <= core.WORKSPACE_LIMIT
+    assert plan.x_at >= sums
     assert plan.y_at >= plan.x_at + x_bytes
     assert workspace >= plan.y_at + y_bytes
     assert plan.x_at % 256 == plan.y_at % 256 == 0
@@ -660,6 +665,157 @@ def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace
     assert plan.slots * plan.slot_bytes <= plan.barriers_at
     assert plan.barriers_at + 16 * plan.slots <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     _check_weight_runs(plan, one)
+
+
+def _strips_taps(plan: Any, one: Case) -> list[range]:
+    """Of each block: numbers in the order of plan.kernel_column, rows of the kernel innermost."""
+    taps = range(one["k"][0] * one["k"][1])
+    return [
+        taps[first : first + plan.block_taps] for first in range(0, plan.blocks_tap * plan.block_taps, plan.block_taps)
+    ]
+
+
+def _check_strips_columns(plan: Any, one: Case) -> None:
+    """Every input channel, output channel and tap is computed in one column of one warpgroup of one block."""
+    m, n, taps = one["ci"] // one["g"], one["co"] // one["g"], one["k"][0] * one["k"][1]
+    found: Counter[tuple[int, int, int]] = Counter()  # tiles of 64 input channels, of plan.n output channels; taps
+    for block_m, block_n, block_tap in itertools.product(*map(range, (plan.blocks_m, plan.blocks_n, plan.blocks_tap))):
+        for warpgroup, column in itertools.product(range(plan.warpgroups), range(plan.columns)):
+            of_m, of_n, of_tap = (
+                warpgroup * (plan.share == share) for share in ("input channels", "output channels", "taps")
+            )
+            tap, chunk = divmod(column, plan.column_chunks)
+            tap += of_tap * plan.column_taps + block_tap * plan.block_taps
+            chunk += of_n * plan.column_chunks
+            assert of_m < plan.x_chunks
+            assert chunk < plan.y_chunks
+            if tap < taps:
+                found[(block_m * plan.x_chunks + of_m, block_n * plan.y_chunks + chunk, tap)] += 1
+    tiles = (plan.blocks_m * plan.x_chunks, plan.blocks_n * plan.y_chunks, taps)
+    assert set(found) == set(itertools.product(*map(range, tiles)))
+    assert set(found.values()) == {1}
+    _blocks_cover(plan.blocks_group, plan.fold, one["g"])
+    if plan.fold == 1:
+        _blocks_cover(plan.blocks_m, 64 * plan.x_chunks, m)
+        _blocks_cover(plan.blocks_n, plan.n * plan.y_chunks, n)
+        assert (plan.padded_m, plan.padded_n) == (64 * tiles[0], plan.n * tiles[1])
+        return
+    # Groups that share a tile: of the rows and columns of each, where the kernel stores what.
+    assert (tiles[:2], plan.padded_m, plan.padded_n, n % 4) == ((1, 1), m, n, 0)
+    rows = [(row // m, row % m) for row in range(64) if row // m < plan.fold]
+    cells = [(group, a, b - group * n) for group, a in rows for b in range(plan.n) if 0 <= b - group * n < n]
+    assert sorted(cells) == sorted(itertools.product(range(plan.fold), range(m), range(n)))
+
+
+def _check_strips_positions(plan: Any, one: Case) -> None:
+    """What a tap reads at each pixel of a strip is packed in its plane's box, and is the column that the tap meets."""
+    kernel, stride, padding, dilation = (one[key][1] for key in "kspd")
+    axis = _axis(one, 1, "grad_weight")
+    order = plan.kernel_column[:kernel]
+    assert _exactly_once(order, range(kernel))
+    places = [core.tap_place(axis, k) for k in order]
+    firsts = [i for i in range(kernel) if i == 0 or places[i].plane != places[i - 1].plane]  # as the launcher has them
+    assert len(firsts) == len({place.plane for place in places}) == plan.all_planes <= 16
+    plane_of = [sum(first <= i for first in firsts) - 1 for i in range(kernel)]
+    origins = [order[first] * dilation - padding for first in firsts]
+    assert plan.width % 4 == 0
+    for i, plane in enumerate(plane_of):
+        shift = places[i].shift - places[firsts[plane]].shift
+        for strip, pixel in itertools.product((0, 1, 6), range(plan.width)):
+            position = shift + pixel
+            assert 0 <= position < plan.positions
+            column = (strip * plan.width + position) * stride + origins[plane]
+            assert column == (strip * plan.width + pixel) * stride + order[i] * dilation - padding
+    planes = [
+        plane_of[taps[-1] // one["k"][0]] - plane_of[taps[0] // one["k"][0]] + 1 for taps in _strips_taps(plan, one)
+    ]
+    assert max(planes) == plan.planes
+
+
+def _check_strips_rows(plan: Any, one: Case) -> None:
+    """Blocks walk down their strips: the rows of grad_output that a step's taps read are packed, brought and still in
+    the ring."""
+    (kernel, stride, padding, dilation), height = (one[key][0] for key in "kspd"), one["h"]
+    steps = plan.slice_tiles * height
+    for taps, begin in itertools.product(_strips_taps(plan, one), {0, min(height // 2 + 1, steps - 1)}):
+        one_column = taps[0] // kernel == taps[-1] // kernel
+        first_row = taps[0] % kernel if one_column else 0
+        brought: list[int] = []
+        at = held = 0  # of those: the first of this step; the first that tensor cores may still read
+        last = min(begin + 2 * height + 2, steps) - 1
+        for step in range(begin, last + 1):
+            tile, row = divmod(step, height)
+            count = plan.span if step == begin or row == 0 else plan.advance
+            begins = row * stride + first_row * dilation + plan.span - count
+            assert 0 <= begins <= plan.rows - count
+            brought += range(tile * plan.rows + begins, tile * plan.rows + begins + count)
+            assert len(brought) - held <= plan.y_rows
+            for kernel_row in {tap % kernel for tap in taps}:
+                reach = (kernel_row - first_row) * dilation
+                assert 0 <= reach < plan.span
+                packed = brought[at + reach] - tile * plan.rows
+                assert packed - padding == row * stride + kernel_row * dilation - padding
+            held, strip_ends = at, row == height - 1 or step == last
+            at += plan.span if strip_ends else plan.advance
+            assert at <= len(brought)
+            if strip_ends:
+                held = at
+                assert at == len(brought)
+
+
+def _check_hopper_weight_strips_plan(plan: Any, one: Case, dtype: str, allow_tf32: bool, workspace: int) -> None:
+    """Blocks cover channels, taps and pixels once; what they read is packed; packed slices and sums keep their
+    limits."""
+    assert dtype == "float32"
+    assert plan.parts == (1 if allow_tf32 else 2)
+    assert plan.column_taps * plan.column_chunks == plan.columns
+    _blocks_cover(plan.blocks_tap, plan.block_taps, one["k"][0] * one["k"][1])
+    _check_strips_columns(plan, one)
+    _check_strips_positions(plan, one)
+    _check_strips_rows(plan, one)
+    # Eight strips of a tile: neighbours in a row, the others further images.
+    images = 8 // plan.strips_w
+    assert images * plan.strips_w == 8
+    _blocks_cover(plan.tiles_w, plan.width * plan.strips_w, one["w"])
+    assert plan.tiles == plan.tiles_w * -(-one["n"] // images)
+    pixels = [
+        (strip // plan.strips_w, (tile * plan.strips_w + strip % plan.strips_w) * plan.width + pixel)
+        for tile, strip, pixel in itertools.product(range(plan.tiles_w), range(8), range(plan.width))
+    ]
+    in_width = sorted(pixel for pixel in pixels if pixel[1] < one["w"])
+    assert in_width == list(itertools.product(range(images), range(one["w"])))
+    # Slices of the tiles, splits of a slice; sums in the workspace wherever there is more than one.
+    assert 1 <= plan.slice_tiles <= plan.tiles
+    sliced = plan.slice_tiles < plan.tiles
+    _blocks_cover(plan.slice_splits, plan.steps_per_split, plan.slice_tiles * one["h"])
+    assert plan.splits in (0, plan.slice_splits)
+    assert plan.splits > 0 or not (sliced or plan.slice_splits > 1)
+    if plan.parts == 1:  # the sums of tensor cores stay short
+        assert plan.steps_per_split * 8 * plan.width <= 1 << 15
+    # The workspace: sums, then a slice of both operands.
+    sums = 4 * plan.splits * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
+    assert sums <= core.WORKSPACE_LIMIT
+    x_boxes = one["h"] * plan.blocks_group * plan.blocks_m * plan.x_chunks
+    y_boxes = plan.rows * plan.all_planes * plan.blocks_group * plan.blocks_n * plan.y_chunks
+    assert plan.x_part == plan.slice_tiles * x_boxes * plan.x_box_bytes
+    assert plan.y_part == plan.slice_tiles * y_boxes * plan.y_box_bytes
+    assert plan.parts * (plan.x_part + plan.y_part) <= core.REPACK_LIMIT
+    assert plan.input_at >= sums
+    assert plan.grad_output_at >= plan.input_at + plan.parts * plan.x_part
+    assert workspace == plan.grad_output_at + plan.parts * plan.y_part
+    assert plan.input_at % 1024 == plan.grad_output_at % 1024 == plan.x_part % 1024 == plan.y_part % 1024 == 0
+    # Shared memory, of the kernel and of the one that packs.
+    assert plan.x_box_bytes == 64 * 128 * plan.width // 4
+    assert plan.y_box_bytes == plan.n * 128 * -(-plan.positions // 4)
+    assert plan.x_slot_bytes == plan.parts * plan.x_chunks * plan.x_box_bytes
+    assert plan.y_row_bytes == plan.parts * plan.planes * plan.y_chunks * plan.y_box_bytes
+    assert plan.x_slots >= 2
+    assert plan.y_rows >= plan.span + plan.advance
+    assert plan.y_at == plan.x_slots * plan.x_slot_bytes
+    assert plan.barriers_at == plan.y_at + plan.y_rows * plan.y_row_bytes
+    assert plan.barriers_at + 16 * (plan.x_slots + plan.y_rows) == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.parts * plan.all_planes * plan.y_box_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.parts * plan.x_box_bytes <= core.SHARED_BYTES_LIMIT
 
 
 def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
@@ -692,6 +848,99 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.table_at + 16 * halo <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert _fewest_taps(one, direction) * plan.halos_ahead >= core.MMA_STAGES - 1
     assert plan.packed_bytes % (channels * 64) == 0
+
+
+def _weight_tap_groups(one: Case, axis: int, most: int, pixels: int) -> list[list[tuple[int, int, int, int]]]:
+    rest = (one[key][axis] for key in "kspd")  # type: ignore[literal-required]
+    geometry = core.AxisGeometry(output_size(one)[axis], (one["h"], one["w"])[axis], *rest, False)
+    taps, _ = core.mma_weight_taps(geometry, most, pixels)
+    return [taps[first : first + most] for first in range(0, len(taps), most)]
+
+
+def _check_mma_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
+    """Blocks, steps and units cover channels, taps and pixels once; the parts of shared memory and workspace lie
+    apart."""
+    assert dtype != "float64"
+    assert plan.split == (dtype == "float32")
+    size = 2 if dtype in ("float16", "bfloat16") else 4
+    m, n = one["ci"] // one["g"], one["co"] // one["g"]
+    assert m >= 8
+    warps = plan.warps_m * plan.warps_n
+    assert 0 < warps <= plan.most_warps
+    assert plan.channels_m == 16 * plan.rows * plan.warps_m
+    _blocks_cover(plan.warps_n, plan.units, plan.taps_h * plan.taps_w * plan.channels_n // 16)
+    _blocks_cover(plan.blocks_m, plan.channels_m, m)
+    _blocks_cover(plan.blocks_n, plan.channels_n, n)
+    _blocks_cover(plan.groups_h, plan.taps_h, one["k"][0])
+    _blocks_cover(plan.groups_w, plan.taps_w, one["k"][1])
+    for tiles, pixels, extent in zip(plan.tiles, plan.pixels, (one["n"], one["h"], one["w"]), strict=True):
+        _blocks_cover(tiles, pixels, extent)
+    assert plan.pixels[0] == 1 or plan.pixels[1] == one["h"]
+    assert plan.steps == torch.Size(plan.tiles).numel()
+    _blocks_cover(plan.splits, plan.steps_per_split, plan.steps)
+    assert plan.blocks == plan.blocks_m * plan.blocks_n * plan.groups_h * plan.groups_w * one["g"] * plan.splits
+    pixels = torch.Size(plan.pixels).numel()
+    assert plan.step_pixels == -(-pixels * size // 32) * 32 // size
+    if not plan.split:  # the sums of tensor cores stay short
+        assert (plan.steps_per_split - 1) * plan.step_pixels < (1 << 16 if size == 2 else 1 << 15)
+    # Threads enough for a piece of each row; rows that begin in different banks.
+    assert 32 * warps * 16 >= size * max(plan.channels_m, plan.channels_n)
+    assert plan.x_pitch >= plan.channels_m * size
+    assert plan.y_pitch >= plan.channels_n * size
+    assert plan.y_pitch // (8 * size) % 2 == plan.x_pitch // (8 * size) % 2 == 1
+    lines = []
+    for axis, most in enumerate((plan.taps_h, plan.taps_w)):
+        groups = _weight_tap_groups(one, axis, most, plan.pixels[1 + axis])
+        lines.append(max(group[-1][2] for group in groups) + plan.pixels[1 + axis])
+    assert plan.y_rows == plan.pixels[0] * lines[0] * lines[1]
+    assert plan.y_at == plan.step_pixels * plan.x_pitch
+    assert plan.slot_bytes == plan.y_at + plan.y_rows * plan.y_pitch
+    assert plan.x_places_at == 2 * plan.slot_bytes
+    assert plan.y_places_at == plan.x_places_at + 16 * plan.step_pixels
+    assert plan.rows_at == plan.y_places_at + 16 * plan.y_rows
+    assert plan.rows_at + 4 * plan.step_pixels == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert all(at % 16 == 0 for at in (plan.y_at, plan.slot_bytes, plan.x_pitch, plan.y_pitch))
+    # The workspace: partial sums, rewritten operands.
+    taps = one["k"][0] * one["k"][1]
+    partial = 4 * one["g"] * taps * plan.blocks_m * plan.channels_m * plan.blocks_n * plan.channels_n
+    sums = plan.splits * partial if plan.splits > 1 else 0
+    assert sums <= core.WORKSPACE_LIMIT
+    if not (plan.repack_x or plan.repack_y):
+        assert workspace == sums
+        return
+    out, pack = _result_size(one, "forward"), 16 // size
+    x_bytes, y_bytes = (
+        size * one["g"] * -(-channels // pack) * pack * one["n"] * h * w if repack else 0
+        for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
+    )
+    assert x_bytes + y_bytes <= core.REPACK_LIMIT
+    assert plan.repacked_x_at >= sums
+    assert plan.repacked_y_at >= plan.repacked_x_at + x_bytes
+    assert workspace == plan.repacked_y_at + y_bytes
+    assert plan.repacked_x_at % 256 == plan.repacked_y_at % 256 == 0
+
+
+@many
+@given(axes(), st.integers(1, 12), st.integers(1, 40))
+def test_staged_lines_are_those_that_taps_meet(axis: dict[str, int], most: int, pixels: int) -> None:
+    """Each tap once; its line for each pixel is staged, and the segments say which line of grad_output that is."""
+    geometry = _geometry(axis, False)
+    taps, most_lines = core.mma_weight_taps(geometry, most, pixels)
+    assert sorted(tap for _, tap, _, _ in taps) == list(range(axis["kernel"]))
+    lengths = []
+    for first in range(0, len(taps), most):
+        group = taps[first : first + most]
+        lengths.append(group[-1][2] + pixels)
+        needed = set()
+        for _, tap, line, _ in group:
+            for pixel in range(pixels):
+                # As the kernel finds it: the last segment that begins at the line or before.
+                reach, _, _, segment = [other for other in group if other[3] <= line + pixel][-1]
+                met = pixel * axis["stride"] - axis["padding"] + tap * axis["dilation"]
+                assert reach + (line + pixel - segment) * axis["stride"] == met
+                needed.add(met)
+        assert lengths[-1] == len(needed)  # nothing staged twice, nothing in vain
+    assert max(lengths) == most_lines
 
 
 def _fewest_taps(one: Case, direction: str) -> int:
@@ -768,6 +1017,14 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
         _check_hopper_weight_tensor_plan(plan.tile, one, dtype, plan.workspace_bytes)
         return
+    if isinstance(plan.tile, core.HopperWeightStripsPlan):
+        assert direction == "grad_weight"
+        _check_hopper_weight_strips_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
+        return
+    if isinstance(plan.tile, core.MmaWeightPlan):
+        assert direction == "grad_weight"
+        _check_mma_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
+        return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     if isinstance(plan.tile, core.HopperWeightPlan):
         _check_hopper_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
@@ -830,7 +1087,80 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
         _check_plan(one, direction, dtype, layout, 132, families)
 
 
-@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+@many
+@given(problems(), kinds, devices)
+def test_mma_weight_plans_cover_the_result_exactly_once(
+    one: Case, kind: tuple[str, str, str], multiprocessors: int
+) -> None:
+    _check_plan(one, "grad_weight", *kind[1:], multiprocessors, "mma")
+
+
+def _strips_plan(one: Case, layout: str, allow_tf32: bool, multiprocessors: int) -> Any:
+    """Checked, whether another kernel would be taken or not; None if refused."""
+    device = core.Device()
+    device.multiprocessors = multiprocessors
+    problem = _problem(one, "grad_weight", "float32", layout)
+    problem.allow_tf32 = allow_tf32
+    plan = core.plan_hopper_weight_strips(problem, device)
+    if plan is None:
+        return None
+    _check_hopper_weight_strips_plan(plan.tile, one, "float32", allow_tf32, plan.workspace_bytes)
+    return plan.tile
+
+
+@st.composite
+def strips_problems(draw: st.DrawFn) -> Case:
+    """Of those that packed strips mostly take: no large dilation, which needs more rows than shared memory has."""
+    extents = []
+    for largest in draw(st.sampled_from([(1, 1), (9, 9), (20, 40), (12, 150), (300, 200)])):
+        size, stride = draw(st.integers(1, largest)), draw(st.sampled_from([1, 2, 3, 4, 5, 16]))
+        kernel = draw(st.integers(1, 9)) if stride < 16 else 16
+        dilation = draw(st.sampled_from([1, 1, 2, 3, 4]))
+        op = draw(st.integers(0, max(stride, dilation) - 1))
+        uncropped = (size - 1) * stride + dilation * (kernel - 1) + op + 1
+        extents.append((size, kernel, stride, draw(st.integers(0, min(30, (uncropped - 1) // 2))), op, dilation))
+    sizes, *pairs = zip(*extents, strict=True)
+    groups = draw(st.sampled_from([1, 1, 2, 3, 9]))
+    channels = st.sampled_from([1, 3, 4, 8, 12, 16, 24, 33, 64, 65, 136, 320])
+    kernel, stride, padding, op, dilation = pairs
+    return {
+        "name": "drawn", "n": draw(st.sampled_from([1, 2, 7, 40, 300])), "g": groups, "h": sizes[0], "w": sizes[1],
+        "ci": groups * draw(channels), "co": groups * draw(channels), "k": kernel, "s": stride, "p": padding, "op": op,
+        "d": dilation,
+    }  # fmt: skip
+
+
+@many
+@given(strips_problems(), layouts, st.booleans(), devices)
+def test_strips_plans_cover_the_result_exactly_once(
+    one: Case, layout: str, allow_tf32: bool, multiprocessors: int
+) -> None:
+    assume(_strips_plan(one, layout, allow_tf32, multiprocessors) is not None)
+
+
+def test_layers_reach_all_kinds_of_strips() -> None:
+    """Layers of the benchmark, cases of the numerical tests, and two for the sake of the plan: the checks above see
+    every kind."""
+    many_channels: Case = {**KERNELBENCH[0], "n": 64, "co": 256, "h": 16, "w": 16, "k": (3, 3), "s": (4, 4)}
+    wide: Case = {**KERNELBENCH[0], "n": 16, "ci": 128, "co": 128, "h": 300, "w": 300}
+    kinds = itertools.product([*CASES, *FULL, many_channels, wide], ("contiguous", "channels_last"), (False, True))
+    plans = [plan for one, layout, tf32 in kinds if (plan := _strips_plan(one, layout, tf32, 132)) is not None]
+    assert len({(plan.parts, plan.warpgroups, plan.columns, plan.n) for plan in plans}) == 7
+    assert {plan.share for plan in plans} == {"taps", "input channels", "output channels"}
+    assert {plan.width for plan in plans} == {4, 8, 16}
+    assert {plan.strips_w for plan in plans} == {1, 2, 4, 8}
+    assert {1, 2, 4} <= {plan.all_planes for plan in plans}
+    for seen in (
+        {plan.fold > 1 for plan in plans},
+        {plan.column_chunks > 1 for plan in plans},
+        {plan.slice_tiles < plan.tiles for plan in plans},
+        {plan.splits > 0 for plan in plans},
+        {plan.planes < plan.all_planes for plan in plans},
+    ):
+        assert seen == {False, True}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("capability", "shared"), [(80, 166912), (86, 101376), (120, 101376)])
 def test_tensor_cores_without_hopper(capability: int, shared: int, direction: str) -> None:
     """On other GPUs dense layers in float16 go to tensor cores, within the shared memory that a block may have."""
@@ -840,10 +1170,10 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
     assert len(dense) > 20
     for one in dense:
         tile = core.make_plan(_problem(one, direction, "float16", "channels_last"), device).tile
-        assert isinstance(tile, (core.MmaConvPlan, core.NarrowConvPlan)), one["name"]
+        assert isinstance(tile, (core.MmaConvPlan, core.MmaWeightPlan, core.NarrowConvPlan)), one["name"]
         assert tile.shared_bytes <= shared
     device.has_mma = False
-    assert isinstance(core.make_plan(_problem(dense[0], direction), device).tile, core.GatherConvPlan)
+    assert isinstance(core.make_plan(_problem(dense[0], direction), device).tile, FAMILIES["gather"])
 
 
 def test_cases_reach_every_tile() -> None:
@@ -884,7 +1214,7 @@ def test_who_asks_for_tf32(direction: str) -> None:
         assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
     device = core.Device()
     device.has_wgmma = False
-    assert core.wants_tf32_answer(_problem(ASKS, direction), device) == (direction != "grad_weight")  # the mma family
+    assert core.wants_tf32_answer(_problem(ASKS, direction), device)  # the mma family
     device.has_mma = False
     assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
     few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 1000, "w": 1000}
@@ -910,8 +1240,8 @@ DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
 FAMILIES = {
     "gather": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
-    "hopper": (core.HopperConvPlan, core.HopperWeightPlan),
-    "mma": (core.MmaConvPlan,),
+    "hopper": (core.HopperConvPlan, core.HopperWeightPlan, core.HopperWeightStripsPlan),
+    "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
 }
 
@@ -923,7 +1253,7 @@ def test_forced_family(families: str, direction: str) -> None:
     for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
         problem = _problem(one, direction)
         family = best if not families or best in families else "gather"
-        if families == "mma" and best == "hopper" and direction != "grad_weight":  # of which it has none
+        if families == "mma" and best == "hopper":
             best = family = "mma"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])

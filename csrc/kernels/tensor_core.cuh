@@ -53,6 +53,16 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -61,6 +71,14 @@ __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
 // Four 8x8 matrices of 16 bits, or 8x4 words; lane i has the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+
+// The same of 16 bits, each matrix transposed: a lane has two neighbouring rows of one column.
+__device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address)
                : "memory");

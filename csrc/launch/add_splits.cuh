@@ -1,9 +1,9 @@
-// Launches the Hopper family's sum of partial sums of grad_weight.
+// Launches the sum of partial sums of grad_weight on tensor cores.
 #pragma once
 
 #include <algorithm>
 
-#include "../kernels/hopper/add_splits.cuh"
+#include "../kernels/add_splits.cuh"
 #include "../problem.h"
 #include "kernel_launch.cuh"
 
@@ -13,9 +13,9 @@ namespace deconv {
 // other.
 template <class T, class Params>
 cudaError_t launch_add_splits(const Problem& problem, const Params& p, int splits, bool fast_n, int padded_m,
-                              int padded_n, cudaStream_t stream) {
+                              int padded_n, cudaStream_t stream, Start start) {
   constexpr int kWidth = 4, kLeastBlocks = 264;
-  hopper::AddSplitsParams<T> add;
+  AddSplitsParams<T> add;
   add.partial = p.partial;
   add.result = p.result;
   add.splits = splits;
@@ -38,16 +38,23 @@ cudaError_t launch_add_splits(const Problem& problem, const Params& p, int split
                     fits(add.result_h) && fits(add.result_w) && is_aligned(add.result, kWidth * sizeof(T));
   const int64_t threads = problem.w.numel() / width;
   add.slices = 1;
-  while (add.slices < 16 && 2 * add.slices <= splits &&
-         threads * add.slices < kLeastBlocks * hopper::kAddSplitsThreads) {
+  while (add.slices < 16 && 2 * add.slices <= splits && threads * add.slices < kLeastBlocks * kAddSplitsThreads) {
     add.slices *= 2;
   }
-  const int64_t lanes = hopper::kAddSplitsThreads / add.slices;
+  const int taps = add.kernel_h * add.kernel_w;
+  add.taps = divide_by(taps);
+  const bool taps_adjacent = add.result_w == 1 && add.result_h == add.kernel_w && add.result_fast == taps && taps > 1;
+  if (taps_adjacent && add.padded_fast % kWidth == 0 && add.slices == 1 && (taps | 1) * kTurnedFast <= kTurnedFloats) {
+    const int64_t of_slow = (add.channels_fast + kTurnedFast - 1) / kTurnedFast;
+    return launch_kernel(add_weight_splits_turned<T>, of_slow * add.channels_slow * add.groups, kAddSplitsThreads, 0,
+                         stream, add, start);
+  }
+  const int64_t lanes = kAddSplitsThreads / add.slices;
   const int64_t blocks = (threads + lanes - 1) / lanes;
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, blocks, hopper::kAddSplitsThreads, 0, stream, add, Start::kEarly);
+    return launch_kernel(kernel, blocks, kAddSplitsThreads, 0, stream, add, start);
   };
-  return is_wide ? launch_with(hopper::add_weight_splits<T, kWidth>) : launch_with(hopper::add_weight_splits<T, 1>);
+  return is_wide ? launch_with(add_weight_splits<T, kWidth>) : launch_with(add_weight_splits<T, 1>);
 }
 
 }  // namespace deconv

@@ -69,7 +69,7 @@ cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan&
 #undef DECONV_HOPPER_TILE
   if (error != cudaSuccess || plan.splits == 1) return error;
   return launch_add_splits<T>(problem, params, plan.splits, false, plan.blocks_m * plan.tile.n,
-                              plan.blocks_n * plan.y_channels, stream);
+                              plan.blocks_n * plan.y_channels, stream, Start::kEarly);
 }
 
 }  // namespace deconv

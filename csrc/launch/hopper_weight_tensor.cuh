@@ -1,6 +1,8 @@
 // Launcher of the Hopper family's grad_weight by tensor copies; one .cu file an element type instantiates it.
 #pragma once
 
+#include <algorithm>
+
 #include "../kernels/hopper/weight_tensor.cuh"
 #include "../repack_plan.h"
 #include "add_splits.cuh"
@@ -12,59 +14,70 @@
 
 namespace deconv {
 
+// `count` images from `first` on, or those that are left; described, not moved.
+inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
+  tensor.size[0] = std::min(count, tensor.size[0] - first);
+  return tensor;
+}
+
 template <class T>
 cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
                                         const Operands& operands, cudaStream_t stream) {
   hopper::WeightTensorParams<T> params;
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
-  // The operands as the tensor copies see them.
-  Problem seen = problem;
-  Operands at = operands;
-  auto* const workspace = static_cast<unsigned char*>(operands.workspace);
-  if (plan.repack_x) {
-    seen.x = repacked(problem.x, problem.groups, problem.dtype);
-    at.x = workspace + plan.x_at;
-  }
-  if (plan.repack_y) {
-    seen.y = repacked(problem.y, problem.groups, problem.dtype);
-    at.y = workspace + plan.y_at;
-  }
-  // A pointer or a driver that refuses a tensor map leaves the kernel that loads by threads.
-  if (!is_aligned(at.x, 16) || !is_aligned(at.y, 16) ||
-      !encode_weight_maps(seen, plan, at.x, at.y, &params.x_map, params.y_map)) {
-    return launch_hopper_weight<T, 1>(problem, plan.gathered, operands, stream);
-  }
-  cudaError_t error = cudaSuccess;
-  const auto repack = [&](const Tensor4& tensor, const Tensor4& layout, const void* from, const void* to) {
-    error = launch_repack<T>(tensor, problem.groups, layout, static_cast<const T*>(from),
-                             static_cast<T*>(const_cast<void*>(to)), stream, Start::kAfter);
-  };
-  if (plan.repack_x) repack(problem.x, seen.x, operands.x, at.x);
-  if (plan.repack_y && error == cudaSuccess) repack(problem.y, seen.y, operands.y, at.y);
-  if (error != cudaSuccess) return error;
   set_weight_result<T>(params, problem, operands);
-  params.partial = plan.splits > 1 ? static_cast<float*>(operands.workspace) : nullptr;
+  params.partial = plan.sums ? static_cast<float*>(operands.workspace) : nullptr;
   const auto fits = [](int64_t stride) { return stride % 8 == 0; };
   params.store_packs = params.result_n == 1 && fits(params.channels_n) && fits(params.result_m) &&
                        fits(params.result_h) && fits(params.result_w) && is_aligned(params.result, 16);
   params.plan = plan;
-  error = cudaErrorInvalidValue;
+  auto* const workspace = static_cast<unsigned char*>(operands.workspace);
+  const auto from_image = [](const Tensor4& tensor, const void* at, int64_t image) {
+    return static_cast<const T*>(at) + image * tensor.stride[0];
+  };
+  cudaError_t error = cudaSuccess;
+  for (int64_t first = 0; first < problem.batch; first += plan.slice) {
+    const Tensor4 x = images_of(problem.x, first, plan.slice), y = images_of(problem.y, first, plan.slice);
+    const T *const x_at = from_image(x, operands.x, first), *const y_at = from_image(y, operands.y, first);
+    // The operands as the tensor copies see them.
+    Problem seen = problem;
+    seen.x = plan.repack_x ? repacked(x, problem.groups, problem.dtype) : x;
+    seen.y = plan.repack_y ? repacked(y, problem.groups, problem.dtype) : y;
+    T* const x_repacked = reinterpret_cast<T*>(workspace + plan.x_at);
+    T* const y_repacked = reinterpret_cast<T*>(workspace + plan.y_at);
+    const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y ? y_repacked : y_at;
+    // A pointer or a driver that refuses a tensor map leaves the kernel that loads by threads.
+    if (!is_aligned(x_seen, 16) || !is_aligned(y_seen, 16) ||
+        !encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) {
+      return launch_hopper_weight<T, 1>(problem, plan.gathered, operands, stream);
+    }
+    if (plan.repack_x) {
+      error = launch_repack<T>(x, problem.groups, seen.x, x_at, x_repacked, stream, Start::kAfter);
+    }
+    if (plan.repack_y && error == cudaSuccess) {
+      error = launch_repack<T>(y, problem.groups, seen.y, y_at, y_repacked, stream, Start::kAfter);
+    }
+    if (error != cudaSuccess) return error;
+    params.adds = first > 0;
+    error = cudaErrorInvalidValue;
 #define DECONV_HOPPER_TILE(WARPGROUPS, FIRST, SECOND)                                                             \
   if (plan.tile.warpgroups == WARPGROUPS && plan.tile.first == FIRST && plan.tile.second == SECOND) {             \
     using Config = hopper::WeightTensorConfig<T, WARPGROUPS, FIRST, SECOND>;                                      \
     error = launch_kernel(hopper::weight_tensor_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
                           stream, params);                                                                        \
   }
-  DECONV_HOPPER_TILE(3, 3, 0)
-  DECONV_HOPPER_TILE(3, 2, 1)
-  DECONV_HOPPER_TILE(3, 2, 2)
-  DECONV_HOPPER_TILE(2, 4, 0)
-  DECONV_HOPPER_TILE(2, 2, 2)
-  DECONV_HOPPER_TILE(2, 3, 2)
-  DECONV_HOPPER_TILE(2, 2, 0)
+    DECONV_HOPPER_TILE(3, 3, 0)
+    DECONV_HOPPER_TILE(3, 2, 1)
+    DECONV_HOPPER_TILE(3, 2, 2)
+    DECONV_HOPPER_TILE(2, 4, 0)
+    DECONV_HOPPER_TILE(2, 2, 2)
+    DECONV_HOPPER_TILE(2, 3, 2)
+    DECONV_HOPPER_TILE(2, 2, 0)
 #undef DECONV_HOPPER_TILE
-  if (error != cudaSuccess || plan.splits == 1) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream);
+    if (error != cudaSuccess) return error;
+  }
+  if (!plan.sums) return error;
+  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }
 
 }  // namespace deconv

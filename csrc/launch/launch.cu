@@ -38,11 +38,25 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) == 2) return launch_hopper_weight_tensor<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<HopperWeightStripsPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) == 4) {
+      return tile->parts == 2 ? launch_hopper_weight_strips<2>(problem, *tile, operands, stream)
+                              : launch_hopper_weight_strips<1>(problem, *tile, operands, stream);
+    }
+    return cudaErrorInvalidValue;
+  }
   if (const auto* tile = std::get_if<MmaConvPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {
       if (tile->split) return launch_mma_conv<T, true>(problem, *tile, operands, stream);
     }
     if constexpr (sizeof(T) <= 4) return launch_mma_conv<T, false>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
+  if (const auto* tile = std::get_if<MmaWeightPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) == 4) {
+      if (tile->split) return launch_mma_weight<T, true>(problem, *tile, operands, stream);
+    }
+    if constexpr (sizeof(T) <= 4) return launch_mma_weight<T, false>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<NarrowConvPlan>(&plan.tile)) {

@@ -32,9 +32,15 @@ cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan&
 template <class T>
 cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
                                         const Operands& operands, cudaStream_t stream);
+template <int kParts>  // of float32
+cudaError_t launch_hopper_weight_strips(const Problem& problem, const HopperWeightStripsPlan& plan,
+                                        const Operands& operands, cudaStream_t stream);
 template <class T, bool kSplit>  // float32 split into two TF32 parts
 cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream);
+template <class T, bool kSplit>
+cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan, const Operands& operands,
+                              cudaStream_t stream);
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);

@@ -28,6 +28,17 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -63,6 +74,7 @@ struct Ring {
 
   __device__ __forceinline__ void wait_full() const { barrier_wait(full + 8 * slot, parity); }
   __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
+  __device__ __forceinline__ bool is_empty() const { return barrier_test(empty + 8 * slot, parity ^ 1); }
   __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
   __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
   __device__ __forceinline__ void advance(int count = 1) {
@@ -78,6 +90,14 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, u
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
+}
+// From shared to global memory; shared memory has to stay until wait_bulk_out.
+__device__ __forceinline__ void copy_bulk_out(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_bulk_out() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
 }
 __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0, int c1,
                                             int c2, int c3, int c4) {

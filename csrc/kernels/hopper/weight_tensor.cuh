@@ -27,6 +27,7 @@ struct WeightTensorParams {
   int64_t result_m, result_n, result_h, result_w;
   int channels_m, channels_n, groups, kernel_h, kernel_w;
   bool store_packs;  // eight neighbouring output channels at once
+  bool adds;  // to the partial sums of the images before
   HopperWeightTensorPlan plan;
 };
 
@@ -264,13 +265,19 @@ class WeightTensorBlock {
   }
 
   // 16 columns from n on, as float32: a lane has two of the first 8 (x0, y0) and of the next 8.
-  __device__ __forceinline__ static void store_sums(const Row& row, int n, float x0, float y0, float x1, float y1,
-                                                    int lane) {
+  __device__ __forceinline__ void store_sums(const Row& row, int n, float x0, float y0, float x1, float y1,
+                                             int lane) const {
     const bool odd = lane % 2 != 0;
     const float x = __shfl_xor_sync(~0u, odd ? x0 : x1, 1), y = __shfl_xor_sync(~0u, odd ? y0 : y1, 1);
-    const float4 sums = odd ? make_float4(x, y, x1, y1) : make_float4(x0, y0, x, y);
+    float4 sums = odd ? make_float4(x, y, x1, y1) : make_float4(x0, y0, x, y);
     const int column = n + (odd ? 8 : 0) + lane % 4 / 2 * 4;
-    if (row.takes(column)) *reinterpret_cast<float4*>(row.partial + row.first_n + column) = sums;
+    if (!row.takes(column)) return;
+    auto* const partial = reinterpret_cast<float4*>(row.partial + row.first_n + column);
+    if (p.adds) {
+      const float4 before = *partial;
+      sums = make_float4(sums.x + before.x, sums.y + before.y, sums.z + before.z, sums.w + before.w);
+    }
+    *partial = sums;
   }
 
   __device__ __forceinline__ static uint32_t round_pair(float x, float y) {

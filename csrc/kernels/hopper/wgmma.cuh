@@ -70,6 +70,7 @@ struct MmaFromRegisters;
 #define DECONV_REG32_3                                                          \
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define DECONV_REG16_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define DECONV_REG16_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 
 #define DECONV_MMA(NAME, ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                \
@@ -106,6 +107,7 @@ struct MmaFromRegisters;
   DECONV_MMA(MmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
   DECONV_MMA(Mma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
 
+DECONV_MMA(Mma, float, "tf32.tf32", 32, 8, "", DECONV_REG16_0, "%16", "%17", "%18", DECONV_ACC16(0))
 DECONV_MMA_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
 DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))
 DECONV_MMA_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
@@ -123,6 +125,7 @@ DECONV_MMA_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65",
 #undef DECONV_MMA_TYPES
 #undef DECONV_MMA
 #undef DECONV_REG16_2
+#undef DECONV_REG16_0
 #undef DECONV_REG32_3
 #undef DECONV_REG32_2
 #undef DECONV_REG32_1

@@ -288,7 +288,11 @@ class ConvBlock {
       }
       const uint32_t of_step = weights + step * (stage_bytes_ / (kMmaRowBytes / kStepBytes));
       if constexpr (Config::kSplit) {
-        multiply_split(of_step, b);
+        const LowParts<kColumns> low_b(b);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          multiply_add_split<4>(sums_[i], load_shared_16(of_step + i * 512), b, low_b);
+        }
       } else {
         if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -299,62 +303,6 @@ class ConvBlock {
           const uint4 a = load_shared_16(of_step + i * 512);
 #pragma unroll
           for (int j = 0; j < kColumns; ++j) multiply_add<T>(sums_[i][j], a, b[j][0], b[j][1]);
-        }
-      }
-    }
-  }
-
-  // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so the products of
-  // each step start from zero and are added here.
-  __device__ __forceinline__ void multiply_split(uint32_t weights, const uint32_t (&b)[kColumns][2]) {
-    uint32_t low_b[kColumns][2];
-    float probe_b = 0;  // NaN if any value is Inf or NaN
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float low = low_part(b[j][k]);
-        probe_b += low;
-        low_b[j][k] = rounded_low(low);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const uint4 a = load_shared_16(weights + i * 512);
-      uint4 high_a, low_a;
-      float probe = probe_b;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const uint32_t value = (&a.x)[k];
-        const float low = low_part(value);
-        probe += low;
-        (&high_a.x)[k] = high_part(value);
-        (&low_a.x)[k] = rounded_low(low);
-      }
-      const bool careful = __any_sync(~0u, probe != probe);
-      constexpr int kTogether = 4;  // independent sums, for the products of one follow each other
-#pragma unroll
-      for (int j = 0; j < kColumns; j += kTogether) {
-        float part[kTogether][4] = {};
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k) multiply_add<T>(part[k], high_a, low_b[j + k][0], low_b[j + k][1]);
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k)
-          multiply_add<T>(part[k], low_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
-        if (careful) {  // Inf and NaN come from the product of the high parts alone
-#pragma unroll
-          for (int k = 0; k < kTogether; ++k) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) part[k][e] = finite_or_zero(part[k][e]);
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k)
-          multiply_add<T>(part[k], high_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sums_[i][j + k][e] += part[k][e];
         }
       }
     }

@@ -1,9 +1,10 @@
-// Hopper family, grad_weight: partial sums of splits of the pixels become the result.
+// grad_weight on tensor cores: partial sums of splits of the pixels become the result.
 #pragma once
 
-#include "../primitives.cuh"
+#include "../divisor.h"
+#include "primitives.cuh"
 
-namespace deconv::hopper {
+namespace deconv {
 
 inline constexpr int kAddSplitsThreads = 256;
 
@@ -17,14 +18,16 @@ struct AddSplitsParams {
   int channels_fast, channels_slow, padded_fast, padded_slow;
   int64_t result_fast, result_slow, result_group, result_h, result_w;
   int slices;  // threads that share an element's splits
+  Divisor taps;
   bool store_packs;
 };
 
 // One thread kWidth neighbouring elements of grad_weight and every `slices`-th split, in order; then the slices in
 // order; all in float64.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kAddSplitsThreads) add_weight_splits(const __grid_constant__ AddSplitsParams<T> p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__global__ void __launch_bounds__(kAddSplitsThreads, 4)
+    add_weight_splits(const __grid_constant__ AddSplitsParams<T> p) {
+#if __CUDA_ARCH__ >= 800
   __shared__ double sums[kAddSplitsThreads][kWidth];
   const int taps = p.kernel_h * p.kernel_w;
   const int lanes = kAddSplitsThreads / p.slices, slice = threadIdx.x / lanes;
@@ -77,4 +80,50 @@ __global__ void __launch_bounds__(kAddSplitsThreads) add_weight_splits(const __g
 #endif
 }
 
-}  // namespace deconv::hopper
+inline constexpr int kTurnedFloats = 8192, kTurnedFast = 64;  // of a block, in shared memory; fast channels
+
+// The same where the taps lie next to each other in the result, and few splits: a block turns kTurnedFast fast channels
+// around with all their taps in shared memory.
+template <class T>
+__global__ void __launch_bounds__(kAddSplitsThreads, 4)
+    add_weight_splits_turned(const __grid_constant__ AddSplitsParams<T> p) {
+#if __CUDA_ARCH__ >= 800
+  constexpr int kWidth = 4, kPacks = kTurnedFast / kWidth, kRows = kAddSplitsThreads / kPacks;
+  __shared__ float sums[kTurnedFloats];
+  const int taps = static_cast<int>(p.taps.divisor), pitch = taps | 1;
+  int64_t rest = blockIdx.x;
+  const auto take = [&](int count) {
+    const int64_t quotient = rest / count;
+    const int digit = static_cast<int>(rest - quotient * count);
+    rest = quotient;
+    return digit;
+  };
+  const int first = take((p.channels_fast + kTurnedFast - 1) / kTurnedFast) * kTurnedFast, slow = take(p.channels_slow);
+  const int64_t group = rest, plane = static_cast<int64_t>(p.padded_slow) * p.padded_fast;
+  const int64_t split = p.groups * taps * plane;
+  const int count = min(kTurnedFast, p.channels_fast - first), fast = threadIdx.x % kPacks * kWidth;
+  await_predecessors();  // the partial sums are complete
+  const float* const partial = p.partial + group * taps * plane + static_cast<int64_t>(slow) * p.padded_fast + first +
+                               fast;
+#pragma unroll 2
+  for (int tap = threadIdx.x / kPacks; tap < taps; tap += kRows) {
+    const float* from = partial + tap * plane;
+    double sum[kWidth] = {};
+    for (int s = 0; s < p.splits && fast < count; ++s, from += split) {
+      const auto part = *reinterpret_cast<const Pack<float, kWidth>*>(from);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += part.value[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[(fast + i) * pitch + tap] = static_cast<float>(sum[i]);
+  }
+  __syncthreads();
+  T* const to = p.result + group * p.result_group + slow * p.result_slow + first * p.result_fast;
+  for (int i = threadIdx.x; i < taps * count; i += kAddSplitsThreads) {
+    const int of_fast = p.taps.quotient(i);
+    to[i] = narrow<T>(sums[of_fast * pitch + i - of_fast * taps]);
+  }
+#endif
+}
+
+}  // namespace deconv
