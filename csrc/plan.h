@@ -31,7 +31,8 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan>
+               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan,
+               NarrowConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -32,9 +32,7 @@ std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Devi
                                               std::vector<Candidate>* considered);
 
 // Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
-inline bool is_scattered(const Tensor4& weight) {
-  return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1;
-}
+inline bool is_scattered(const Tensor4& weight) { return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1; }
 
 // How many neighbours one store takes, given a base pointer of 16 bytes.
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);

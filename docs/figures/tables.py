@@ -55,10 +55,10 @@ def rows_of(name: str, **wanted: str) -> list[Row]:
 
 
 def direction_rows(direction: str, mode: str, **wanted: str) -> list[Row]:
-    """The rows of a direction: of the report of all directions, what it lacks from earlier ones of fewer cases."""
+    """The rows of a direction, of all reports of the mode."""
     found: dict[tuple[str, str], Row] = {}
-    for name in (f"h200_{mode}", f"h200_narrow_{mode}", f"h200_{direction}_{mode}"):
-        for row in rows_of(name, direction=direction, **wanted):
+    for path in sorted(HERE.glob(f"h200_{mode}*.json")):
+        for row in rows_of(path.stem, direction=direction, **wanted):
             found.setdefault((row["case"], row["layout"]), row)
     return list(found.values())
 
@@ -187,6 +187,42 @@ def cases(direction: str, modes: Iterable[str]) -> str:
     return table(head, lines)
 
 
+def strict_gradients() -> str:
+    """A line a case: strict float32, both gradients in both layouts, ms and speedup."""
+    found = {
+        (row["case"], direction, row["layout"]): row
+        for direction in GRADIENTS
+        for row in direction_rows(direction, "fp32")
+    }
+    columns = [(direction, layout) for direction in GRADIENTS for layout in LAYOUTS]
+    lines = []
+    for name in dict.fromkeys(case for case, _, _ in found):
+        line = [name]
+        for key in columns:
+            row = found.get((name, *key))
+            line += [number(row["ours_ms"]), times(row["speedup"])] if row else ["–"] * 2
+        lines.append(line)
+    head = [text for direction, layout in columns for text in (f"{direction} {layout} ms", "speedup")]
+    return table(["case", *head], lines)
+
+
+def training() -> str:
+    """A line a training step: ours, torch's, and the share that is transposed convolution."""
+    rows = json.loads((HERE / "training_h200.json").read_text())["rows"]
+    lines = [
+        [
+            f"{row['case']}, {MODES[row['mode']]}, {row['layout']}, {row['execution']}",
+            *(number(row[f"{side}_ms"]) for side in ("ours", "torch")),
+            times(row["speedup"]),
+            f"{row['spread']:.0%}",
+            *(f"{row[f'{side}_share']:.0%}" for side in ("ours", "torch")),
+        ]
+        for row in rows
+        if "speedup" in row
+    ]
+    return table(["step", "ours ms", "torch ms", "speedup", "spread", "share, ours", "share, torch"], lines)
+
+
 def first_gradients() -> str:
     """A line a case: the first version's gradients, float32, strict, NCHW."""
     found = {(row["case"], row["direction"]): row for row in rows_of("h200_first_fp32_nchw")}
@@ -246,6 +282,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gradient families": lambda: families(GRADIENTS),
     "tensor": lambda: cases("forward", ["tf32", "bf16"]),
     "strict": lambda: cases("forward", ["fp32"]),
+    "strict gradients": strict_gradients,
+    "training": training,
     "grad_input": lambda: cases("grad_input", ["tf32", "bf16"]),
     "grad_weight": lambda: cases("grad_weight", ["tf32", "bf16"]),
     "narrow": narrow,
