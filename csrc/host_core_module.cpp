@@ -249,11 +249,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
-  const auto share = [](HopperWeightShare share) {
-    return share == HopperWeightShare::kTaps            ? "taps"
-           : share == HopperWeightShare::kInputChannels ? "input channels"
-                                                        : "output channels";
-  };
   py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("run_blocks",
@@ -262,7 +257,7 @@ PYBIND11_MODULE(_host_core, m) {
                                if (p.tile.second > 0) blocks.push_back(p.tile.second);
                                return blocks;
                              })
-      .def_property_readonly("share", [share](const HopperWeightTensorPlan& p) { return share(p.share); })
+      .def_property_readonly("share", [](const HopperWeightTensorPlan& p) { return name(p.share); })
       .def_property_readonly(
           "axes",  // from the innermost on
           [](const HopperWeightTensorPlan& p) {
@@ -332,7 +327,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("warpgroups", [](const HopperWeightStripsPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("columns", [](const HopperWeightStripsPlan& p) { return p.tile.columns; })
       .def_property_readonly("n", [](const HopperWeightStripsPlan& p) { return p.tile.n; })
-      .def_property_readonly("share", [share](const HopperWeightStripsPlan& p) { return share(p.share); })
+      .def_property_readonly("share", [](const HopperWeightStripsPlan& p) { return name(p.share); })
       .def_readonly("kernel_column", &HopperWeightStripsPlan::kernel_column)
       .def_readonly("fold", &HopperWeightStripsPlan::fold)
       .def_readonly("parts", &HopperWeightStripsPlan::parts)

@@ -114,7 +114,7 @@ std::string describe_launch(const HopperWeightTensorPlan& plan) {
   text << plan.blocks << " persistent blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads for " << plan.items
        << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of "
        << plan.slot_bytes << " bytes, " << plan.planes << " planes of grad_output, " << plan.splits
-       << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
+       << (plan.splits > 1 ? " splits of the pixels" : " split") << (plan.sums ? ", sums added in order" : "");
   return text.str();
 }
 

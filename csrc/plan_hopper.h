@@ -31,6 +31,12 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
 std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
 
+inline const char* name(HopperWeightShare share) {
+  return share == HopperWeightShare::kTaps            ? "taps"
+         : share == HopperWeightShare::kInputChannels ? "input channels"
+                                                      : "output channels";
+}
+
 // Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
 inline bool is_scattered(const Tensor4& weight) { return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1; }
 

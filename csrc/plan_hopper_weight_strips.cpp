@@ -235,12 +235,6 @@ class Candidates {
   std::vector<KernelColumn> order_;
 };
 
-const char* name(HopperWeightShare share) {
-  return share == HopperWeightShare::kTaps            ? "taps"
-         : share == HopperWeightShare::kInputChannels ? "input channels"
-                                                      : "output channels";
-}
-
 }  // namespace
 
 std::string describe(const HopperWeightStripsPlan& plan, DType) {

@@ -57,7 +57,7 @@ bool lies_in_place(const Tensor4& tensor) {
   return fits;
 }
 
-// Images whose operands are rewritten at a time: all, or as many as take half the workspace. 0: not even one.
+// Images whose operands are rewritten at a time: all, or as many as take half of what all may. 0: not even one.
 int64_t images_at_once(int64_t batch, int64_t image_bytes) {
   if (batch * image_bytes <= kRepackLimit) return batch;
   const int64_t most = kRepackLimit / 2 / image_bytes;
@@ -528,12 +528,6 @@ class Candidates {
   int64_t m_, n_, fold_;
 };
 
-const char* name(HopperWeightShare share) {
-  return share == HopperWeightShare::kTaps            ? "taps"
-         : share == HopperWeightShare::kInputChannels ? "input channels"
-                                                      : "output channels";
-}
-
 }  // namespace
 
 std::string describe(const HopperWeightTensorPlan& plan, DType) {
@@ -598,6 +592,7 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
       }
     }
     if (!of_tile) continue;
+    // Every slice reads and writes the sums, which costs about what adding them costs.
     of_tile_ms = (of_tile_ms + before_ms) * static_cast<double>(slices);
     of_tile->slice = static_cast<int>(slice);
     of_tile->repack_x = repack_x;

@@ -1,4 +1,4 @@
-// What the families that compute forward and grad_input on tensor cores, weights packed beforehand, ask of a problem.
+// What the families on tensor cores ask of a problem.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
 }
 
 // kEarly: beside the last blocks of the kernel before, as soon as all of those have called start_dependents
-// (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
+// or ended (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
 enum class Start { kAfter, kEarly };
 
 template <class Params>

@@ -16,7 +16,7 @@ import gc
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -57,12 +57,10 @@ class Trainer:
     def __init__(self, model: Model, variant: Variant, device: torch.device, scale: int, *, ours: bool) -> None:
         torch.manual_seed(0)
         networks, batch = model.make(scale)
-        memory_format = _MEMORY_FORMATS[variant.layout]
-        self.networks = [
-            (deconv_ext.convert(network) if ours else network).to(device).to(memory_format=memory_format)
-            for network in networks
-        ]
-        self.batch = [tensor.to(device=device, memory_format=memory_format) for tensor in batch]
+        # By keywords: torch's annotation of a module's `to` does not know the memory format.
+        place: dict[str, Any] = {"device": device, "memory_format": _MEMORY_FORMATS[variant.layout]}
+        self.networks = [(deconv_ext.convert(network) if ours else network).to(**place) for network in networks]
+        self.batch = [tensor.to(**place) for tensor in batch]
         self.layers = [
             layer for network in self.networks for layer in network.modules() if isinstance(layer, nn.ConvTranspose2d)
         ]

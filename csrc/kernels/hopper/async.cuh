@@ -28,17 +28,6 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n}\n"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -74,7 +63,6 @@ struct Ring {
 
   __device__ __forceinline__ void wait_full() const { barrier_wait(full + 8 * slot, parity); }
   __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
-  __device__ __forceinline__ bool is_empty() const { return barrier_test(empty + 8 * slot, parity ^ 1); }
   __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
   __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
   __device__ __forceinline__ void advance(int count = 1) {

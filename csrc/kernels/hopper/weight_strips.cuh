@@ -3,11 +3,11 @@
 //
 // TF32 operands must be K-major, K are pixels, and a descriptor moves by 16 bytes at least; so that any shift of
 // grad_output can be an operand, neighbours in K are not neighbours in the image but the same position of eight strips:
-// parts of rows, of one or several images. A kernel before packs both operands so (weight_strips_pack.cuh). Operand A
-// (64 input channels m) goes from shared memory to registers once for all taps; B (output channels n) is where the tap
-// finds its position. A warpgroup accumulates the columns of plan.tile: taps and tiles of n. All warpgroups of a block
-// share the input (and take other taps or other n) or grad_output (and take other m). A block walks down the rows of
-// its strips, so that a row of grad_output is brought once for all taps.
+// parts of rows, of one or several images. A kernel before packs both operands so (weight_strips_pack.cuh). Both are
+// read from shared memory as they lie: A are 64 input channels m, B output channels n where the tap finds its position.
+// A warpgroup accumulates the columns of plan.tile: taps and tiles of n. All warpgroups of a block share the input (and
+// take other taps or other n) or grad_output (and take other m). A block walks down the rows of its strips, so that a
+// row of grad_output is brought once for all taps.
 //
 // Splits write partial sums; add_splits.cuh adds them in order, so the result never changes from run to run.
 #pragma once
@@ -350,7 +350,7 @@ class WeightStripsBlock {
 #pragma unroll
     for (int t = 0; t < kColumns; ++t) {
       const int tap = tap_of(warpgroup, t);
-      if (t >= plan.column_taps * plan.column_chunks || tap >= p.kernel_h * p.kernel_w) continue;
+      if (tap >= p.kernel_h * p.kernel_w) continue;
       const int n = chunk_of(warpgroup, t) * kN;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -8,7 +8,8 @@
 // bring a tile of pixels and the halos of those planes that the block's taps read, zeros outside the image.
 //
 // Blocks are persistent: while the warpgroups that multiply store the sums of one item, the copies of the next begin.
-// Splits write partial sums; add_splits.cuh adds them in order, so the result never changes from run to run.
+// Splits, slices of the images and results whose taps lie together write partial sums; add_splits.cuh adds them in
+// order, so the result never changes from run to run.
 #pragma once
 
 #include "../../hopper_weight_tensor_plan.h"
@@ -23,7 +24,7 @@ struct WeightTensorParams {
   CUtensorMap x_map;  // (channel, then the axes from the innermost on)
   CUtensorMap y_map[kHopperWeightPlanes];
   T* result;  // (groups * channels_m, channels_n, kernel height, kernel width)
-  float* partial;  // (splits, groups, taps, m, n), m and n padded; null without splits
+  float* partial;  // (splits, groups, taps, m, n), m and n padded; null unless plan.sums
   int64_t result_m, result_n, result_h, result_w;
   int channels_m, channels_n, groups, kernel_h, kernel_w;
   bool store_packs;  // eight neighbouring output channels at once

@@ -7,7 +7,8 @@
 namespace deconv::mma {
 
 // Where a pixel of the halo lies in the source, in plane (0, 0): bytes from the group's first channel, and its place in
-// the image, which is outside in every plane if the pixel is.
+// the image, which is outside in every plane if the pixel is. Of grad_weight (weight_source.cuh): a pixel of a step,
+// elements and rows and columns from the step's first.
 struct alignas(kMmaPlaceBytes) Place {
   int64_t offset;
   int h, w;
