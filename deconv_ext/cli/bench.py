@@ -39,6 +39,7 @@ from deconv_ext.cli.reports import (
     roofline_of,
     style_of,
     title_of,
+    unmeasured,
     write_json,
 )
 from deconv_ext.workloads import SUITES, Case, flops, load_cases, minimal_bytes, scale_down, select
@@ -225,8 +226,7 @@ def print_report(report: Report) -> None:
 
 def _cells(row: Row) -> list[str]:
     names = [row["case"], row["mode"], row["layout"], row["direction"]]
-    if "speedup" not in row:
-        state = "skipped" if "skipped" in row else "failed"
+    if state := unmeasured(row):
         return [*names, *[""] * 8, f"{state}: {row[state]}"]
     return [
         *names, f"{row['ours_ms']:.4f}", f"{row['cudnn_ms']:.4f}", f"{row['speedup']:.2f}x", f"{row['spread']:.0%}",
@@ -237,8 +237,8 @@ def _cells(row: Row) -> list[str]:
 
 def _line(row: Row) -> str:
     names = f"{row['case']} {row['mode']} {row['layout']} {row['direction']}"
-    if "speedup" not in row:
-        return f"{names}: {'skipped' if 'skipped' in row else 'failed'}"
+    if state := unmeasured(row):
+        return f"{names}: {state}"
     return f"{names}: {row['ours_ms']:.4g} ms, torch {row['cudnn_ms']:.4g} ms, {row['speedup']:.2f}x"
 
 

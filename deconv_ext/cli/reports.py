@@ -52,6 +52,11 @@ def reason_of(error: RuntimeError) -> Row:
     return {"skipped" if out_of_memory else "failed": str(error).partition("\n")[0]}
 
 
+def unmeasured(row: Row) -> str | None:
+    """ "skipped" or "failed" for a row without times; None for a measured one."""
+    return None if "speedup" in row else "skipped" if "skipped" in row else "failed"
+
+
 def title_of(report: Report) -> str:
     """Who is measured against whom, and where."""
     if report["has_gpu"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from deconv_ext.cli.console import Column, print_table
-from deconv_ext.cli.reports import Report, Row, mean_speedups, roofline_of, style_of, title_of
+from deconv_ext.cli.reports import Report, Row, mean_speedups, roofline_of, style_of, title_of, unmeasured
 from deconv_ext.workloads import sweep_point
 
 _CLIFF = 3.0  # neighbours whose times over floor differ by more
@@ -96,8 +96,7 @@ def _verdict(row: Row, to_previous: float | None, rival: str) -> str:
 def _cells(point: Point) -> list[str]:
     row = point.row
     names = [point.axis, str(point.value), *_series(row)]
-    if point.over_floor is None:
-        state = "skipped" if "skipped" in row else "failed"
+    if state := unmeasured(row):
         return [*names, *[""] * 6, point.verdict, f"{state}: {row[state]}"]
     return [
         *names, f"{row['ours_ms']:.4f}", f"{row['cudnn_ms']:.4f}", f"{row['speedup']:.2f}x",

@@ -26,7 +26,17 @@ import deconv_ext
 from deconv_ext.cli.console import Column, print_table, progress
 from deconv_ext.cli.measure import cudnn_search, time_interleaved, time_operators
 from deconv_ext.cli.operands import DIRECTIONS, Operands, dtype_of, make_operands, relative_error, torch_in
-from deconv_ext.cli.reports import OnRow, Report, Row, mean_speedups, new_report, reason_of, style_of, title_of
+from deconv_ext.cli.reports import (
+    OnRow,
+    Report,
+    Row,
+    mean_speedups,
+    new_report,
+    reason_of,
+    style_of,
+    title_of,
+    unmeasured,
+)
 from deconv_ext.workloads import Case
 from deconv_ext.workloads import case as make_case
 
@@ -428,8 +438,7 @@ def _require_known(what: str, names: Sequence[str], known: Sequence[str] | dict[
 
 def _cells(row: Row) -> list[str]:
     names = [row["case"], row["mode"], row["layout"], row["execution"]]
-    if "speedup" not in row:
-        state = "skipped" if "skipped" in row else "failed"
+    if state := unmeasured(row):
         return [*names, *[""] * 8, f"{state}: {row[state]}"]
     return [
         *names, f"{row['ours_ms']:.3f}", f"{row['torch_ms']:.3f}", f"{row['speedup']:.2f}x", f"{row['spread']:.0%}",
@@ -440,6 +449,6 @@ def _cells(row: Row) -> list[str]:
 
 def _line(row: Row) -> str:
     names = f"{row['case']} {row['mode']} {row['layout']} {row['execution']}"
-    if "speedup" not in row:
-        return f"{names}: {'skipped' if 'skipped' in row else 'failed'}"
+    if state := unmeasured(row):
+        return f"{names}: {state}"
     return f"{names}: {row['ours_ms']:.4g} ms, torch {row['torch_ms']:.4g} ms, {row['speedup']:.2f}x"
