@@ -5,10 +5,11 @@
 
 namespace deconv {
 
-inline constexpr int kHopperRowBytes = 128;      // of one pixel's channels in shared memory: one chunk
-inline constexpr int kHopperTileM = 64;          // result channels of a warpgroup
-inline constexpr int kHopperRawBytes = 32;       // of one pixel's channels in a raw box
-inline constexpr int kHopperPlaces = 768;  // pixels (float) or lanes' octets (16-bit) of a raw box, at most
+inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
+inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
+inline constexpr int kHopperRawBytes = 32;   // of one pixel's channels in a raw box
+// Pixels (float) or lanes' octets (16-bit: a lane and octet for two columns) of a raw box, at most.
+constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
 inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
@@ -18,16 +19,23 @@ inline constexpr int kHopperFlagBytes = 16;  // after the packed weights: whethe
 // lie an odd number of words apart.
 constexpr int hopper_staged_words(int words) { return words <= 24 ? words : 16; }
 
-// Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), and phases of the width that it
-// accumulates side by side.
+// Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), phases of the width that it
+// accumulates side by side, and neighbouring columns that share operand A's rows (fold 2: half of the rows compute the
+// next column, where channels are too few for all).
 struct HopperTile {
-  int groups, phases;
+  int groups, phases, fold;
 };
-inline constexpr HopperTile kHopperTiles[] = {{8, 1}, {16, 1}, {24, 1}, {32, 1}, {8, 2}, {16, 2}};
-inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1}, {16, 1}, {8, 2}};  // 3xTF32 keeps two accumulators
+inline constexpr HopperTile kHopperTiles[] = {{8, 1, 1},  {16, 1, 1}, {24, 1, 1}, {32, 1, 1}, {8, 2, 1},
+                                              {16, 2, 1}, {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
+// 3xTF32 keeps two accumulators.
+inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2, 1}, {8, 1, 2}, {16, 1, 2}};
+
+// Instances with rows of half the bytes: few channels on one side come with few on the other.
+constexpr bool hopper_halves_rows(int element, HopperTile tile) { return element == 2 && tile.fold > 1; }
 
 // Which pixels lie next to each other in a halo, and so make a group of 8 (rows of wgmma's operand B):
-//   kHeight, kBatch: 8 image rows, or 8 images, of one column; the next group is the next column.
+//   kHeight, kBatch: 8 image rows, or 8 images, of one column; the next group is the next column (folded: the next
+//                    after those that share rows).
 //   kWidth:          8 columns; the next group is the next 8 columns.
 // Groups go on over the line's halo, where they compute nothing of use, to the next line: the next image (kHeight) or
 // image row (kBatch, kWidth).
@@ -56,8 +64,10 @@ struct HopperExtent {
 // Forward and grad_input (kernels/hopper/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the
 // same for every phase.
 struct HopperConvPlan {
-  HopperTile tile{24, 1};
+  HopperTile tile{24, 1, 1};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
+  int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk; half, if all fit
+  bool fold_in_warp = false;  // the rows that share are those of each warp, else of the warpgroup
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
   int slice = 1;  // so many images at a time; all, without repacking
@@ -68,15 +78,18 @@ struct HopperConvPlan {
   HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels
   HopperExtent tiles;
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
-  int group_rows = 1;  // rows from one group to the next
+  int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
-  int planes_h = 1, planes_w = 1;
+  int planes_h = 1, planes_w = 1;  // that have halos of their own
+  int halo_planes = 1;  // planes of the width that share a halo: those that come interleaved in rows of raw boxes
+  int plane_rows = 0;  // rows from one of them to the next
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
   bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
   int chunks = 1;  // of source channels
-  int slots_h = 1, slots_w = 1;  // most taps of a (phase, plane) along each axis
-  int tile_m = kHopperTileM;  // result channels of a block: of one warpgroup, or of both
+  int slots_h = 1,
+      slots_w = 1;  // most taps of a (phase, plane) along each axis; those of columns that share rows overlap
+  int tile_m = kHopperTileM;  // result channels of a block: of one warpgroup (its rows / fold), or of both
   int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
   int items = 0;  // of a slice
   int blocks = 0;

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "hopper_taps.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
 #include "plan_memory.h"
@@ -184,6 +185,12 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("groups", [](const HopperConvPlan& p) { return p.tile.groups; })
       .def_property_readonly("phases", [](const HopperConvPlan& p) { return p.tile.phases; })
       .def_readonly("parts", &HopperConvPlan::parts)
+      .def_property_readonly("fold", [](const HopperConvPlan& p) { return p.tile.fold; })
+      .def_readonly("row_bytes", &HopperConvPlan::row_bytes)
+      .def_readonly("halo_planes", &HopperConvPlan::halo_planes)
+      .def_readonly("plane_rows", &HopperConvPlan::plane_rows)
+      .def_property_readonly("origin",
+                             [](const HopperConvPlan& p) { return std::array<int, 2>{p.origin_h, p.origin_w}; })
       .def_readonly("source", &HopperConvPlan::source)
       .def_readonly("repack", &HopperConvPlan::repack)
       .def_readonly("slice", &HopperConvPlan::slice)
@@ -213,6 +220,13 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("shared_bytes", &HopperConvPlan::shared_bytes)
       .def_readonly("packed_bytes", &HopperConvPlan::packed_bytes)
       .def_readonly("repacked_bytes", &HopperConvPlan::repacked_bytes);
+  py::class_<HopperTap>(m, "HopperTap")
+      .def_readonly("k", &HopperTap::k)
+      .def_readonly("phase", &HopperTap::phase)
+      .def_readonly("plane", &HopperTap::plane)
+      .def_readonly("slot", &HopperTap::slot)
+      .def_readonly("row", &HopperTap::row);
+  m.def("hopper_taps", &hopper_taps, py::arg("axis"), py::arg("plan"), py::arg("along_w"));
   py::class_<HopperWeightPlan>(m, "HopperWeightPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("taps", [](const HopperWeightPlan& p) { return p.tile.taps; })

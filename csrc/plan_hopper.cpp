@@ -15,7 +15,6 @@ namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 16;  // a group, on either side; fewer leave most of a tile empty
-constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;  // of one warpgroup, one part
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kFlagBytes = 4 * 7;  // of a halo: a word for each warp that writes
@@ -51,15 +50,16 @@ constexpr Costs kCostsSplit{2.7, 222, 12.6,  21.0, 24.5, 1.06, 29, 3290, {0.027,
 constexpr double kPackMsPerByte = 0.5e-9;
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
-HopperSource source_of(const Problem& problem, int planes, int planes_w) {
+HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
   const auto whole = [&](int axis) { return c.source.stride[axis] > 0 && c.source.stride[axis] * size % 16 == 0; };
-  if (planes > kHopperMaxPlanes || !whole(0) || !whole(2)) return HopperSource::kWarps;
-  if (c.source.stride[1] == 1 && whole(3) && (problem.groups == 1 || c.source_channels * size % 16 == 0)) {
+  if (planes_h > kHopperMaxPlanes || !whole(0) || !whole(2)) return HopperSource::kWarps;
+  if (planes_h * planes_w <= kHopperMaxPlanes && c.source.stride[1] == 1 && whole(3) &&
+      (problem.groups == 1 || c.source_channels * size % 16 == 0)) {
     return HopperSource::kTensor;
   }
-  return c.source.stride[3] == 1 && whole(1) && planes_w == 1 ? HopperSource::kTransposed : HopperSource::kWarps;
+  return c.source.stride[3] == 1 && whole(1) ? HopperSource::kTransposed : HopperSource::kWarps;
 }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -82,39 +82,52 @@ class Candidates {
         w_(geometry(problem, 1)),
         span_h_(tap_span(h_)),
         span_w_(tap_span(w_)),
+        planes_h_(static_cast<int>(used_planes(h_).size())),
+        planes_w_(static_cast<int>(used_planes(w_).size())),
         element_(static_cast<int>(element_size(problem.dtype))),
-        source_(source_of(problem, h_.planes() * w_.planes(), w_.planes())) {}
+        source_(source_of(problem, planes_h_, planes_w_)) {}
+
+  // Whether neighbouring columns may share a warpgroup's rows: their taps must overlap.
+  bool folds() const {
+    return c_.result_channels <= kHopperTileM / 2 && w_.source_step() == 1 && w_.result_step() == 1 && w_.dilation == 1;
+  }
 
   // lines: of a warpgroup, where groups are columns.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool repack) const {
     HopperConvPlan p;
     p.tile = tile;
-    p.tile_m = second == Second::kChannels ? 2 * kHopperTileM : kHopperTileM;
+    p.fold_in_warp = tile.fold > 1 && c_.result.stride[1] != 1;
+    p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
+    const bool in_half = c_.source_channels * element_ <= kHopperRowBytes / 2;
+    p.row_bytes = in_half && hopper_halves_rows(element_, tile) ? kHopperRowBytes / 2 : kHopperRowBytes;
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
     p.source = repack ? HopperSource::kTensor : source_;
     p.repack = repack;
     p.slice = repack ? repack_slice(problem_) : static_cast<int>(problem_.batch);
     if (p.slice == 0) return std::nullopt;
-    if (repack && h_.planes() * w_.planes() > kHopperMaxPlanes) return std::nullopt;
+    if (repack && planes_h_ * planes_w_ > kHopperMaxPlanes) return std::nullopt;
     p.inner = inner;
     p.origin_h = span_h_.origin;
     p.origin_w = span_w_.origin;
     p.slots_h = std::max(1, span_h_.most);
-    p.slots_w = std::max(1, span_w_.most);
-    p.planes_h = h_.planes();
-    p.planes_w = w_.planes();
+    p.planes_h = planes_h_;
     p.phases_h = h_.phases();
     p.phases_w = w_.phases();
     p.phase_groups = p.phases_h * static_cast<int>(ceil_div(p.phases_w, tile.phases));
-    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kHopperRowBytes));
+    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, p.row_bytes));
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, p.tile_m));
-    p.stage_bytes = kStageBytes * p.tile_m / kHopperTileM * p.parts;
-    if (!choose_pixels(p, second, lines)) return std::nullopt;
+    p.stage_bytes = p.row_bytes * p.tile_m * tile.fold * p.parts;
+    if (!choose_pixels(p, second, lines)) {
+      if (p.source != HopperSource::kTransposed) return std::nullopt;
+      p.source = HopperSource::kWarps;
+      if (!choose_pixels(p, second, lines)) return std::nullopt;
+    }
     if (std::max({p.halo.n, p.halo.h, p.halo.w, p.raw_width}) > 256) return std::nullopt;  // what a tensor map takes
     const int64_t rows = std::max({static_cast<int64_t>(p.row.n) * p.halo.n, static_cast<int64_t>(p.row.h) * p.halo.h,
-                                   static_cast<int64_t>(p.row.w) * p.halo.w});
-    if (rows * kHopperRowBytes > device_.shared_bytes_per_block) return std::nullopt;
-    p.halo_bytes = static_cast<int>(round_up(rows * kHopperRowBytes, 1024));
+                                   static_cast<int64_t>(p.row.w) * p.halo.w}) +
+                         static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
+    if (rows * p.row_bytes > device_.shared_bytes_per_block) return std::nullopt;
+    p.halo_bytes = static_cast<int>(round_up(rows * p.row_bytes, 1024));
     if (!choose_memory(p)) return std::nullopt;
     const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
                           p.slots_h * p.slots_w;
@@ -139,14 +152,15 @@ class Candidates {
     const Costs& costs = p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
     // Of one item, on average.
     const double pieces = p.keep_halo ? p.phase_groups : 1;
-    const double stages = static_cast<double>(h_.kernel) * w_.kernel / p.phase_groups * pieces * p.chunks;
+    const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks;
+    const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
     const double n = 8.0 * p.tile.groups;
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
     const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    const double work = stages * (4 * n * costs.product + costs.stage) + pixels * pixel_cost(p, costs) +
+    const double work = stages * (4 * row * n * costs.product + costs.stage) + pixels * row * pixel_cost(p, costs) +
                         results * store_cost(p, costs) + costs.item * pieces;
-    const double halo_bytes = p.source == HopperSource::kTensor ? pixels * kHopperRowBytes : 0;
+    const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items, p.blocks));
@@ -157,6 +171,9 @@ class Candidates {
   }
 
  private:
+  // Of all phases and planes.
+  int taps_w(const HopperConvPlan& p) const { return w_.kernel + p.tile.fold - 1; }
+
   static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
     if (p.source == HopperSource::kTensor) return costs.tensor;
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
@@ -172,12 +189,17 @@ class Candidates {
     const double apart = std::max(1.0, std::min<double>(w_.result_step(), 32.0 / element_) / p.tile.phases);
     if (in_runs) return costs.store[kind] * apart;
     const int columns = p.pixels.w * p.tile.phases;
-    const double row_bytes = static_cast<double>(std::min(columns, p.tile.groups * p.tile.phases)) * element_;
+    const double row_bytes = static_cast<double>(std::min(columns, p.tile.groups * p.tile.phases * p.tile.fold)) *
+                             element_;
     const double ragged = columns * element_ % 64 != 0 ? costs.ragged : 1;
     return costs.store[kind] * apart * (0.75 + costs.row_bytes / row_bytes) * ragged;
   }
 
   bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
+    const bool together = p.source == HopperSource::kTransposed && w_.source_step() > 1;
+    p.planes_w = together ? 1 : planes_w_;
+    p.halo_planes = together ? planes_w_ : 1;
+    p.slots_w = together ? w_.kernel : std::max(1, span_w_.most) + p.tile.fold - 1;
     const int width = w_.phase_size(0), height = h_.phase_size(0), batch = p.slice;
     const bool other_pixels = second != Second::kChannels;
     if (p.inner == HopperInner::kWidth) {
@@ -192,12 +214,13 @@ class Candidates {
     } else {
       const int groups = p.tile.groups * (second == Second::kGroups ? 2 : 1);
       const int inner = second == Second::kPixels ? 16 : 8;
-      const int columns = std::min(groups, static_cast<int>(round_up(width, 2)));
-      p.line_groups = columns + span_w_.length;
+      const int of_line = std::min(groups, static_cast<int>(round_up(ceil_div(width, p.tile.fold), 2)));
+      const int columns = of_line * p.tile.fold;
+      p.line_groups = static_cast<int>(ceil_div(columns + span_w_.length, p.tile.fold));
       const bool by_height = p.inner == HopperInner::kHeight;
-      const int of_tile = std::min(1 + (groups - columns) / p.line_groups, by_height ? batch : height);
+      const int of_tile = std::min(1 + (groups - of_line) / p.line_groups, by_height ? batch : height);
       p.pixels = by_height ? HopperExtent{of_tile, inner, columns} : HopperExtent{inner, of_tile, columns};
-      const int line = p.tile.groups / p.line_groups, column = p.tile.groups % p.line_groups;
+      const int line = p.tile.groups / p.line_groups, column = p.tile.groups % p.line_groups * p.tile.fold;
       p.second = second == Second::kPixels     ? (by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0})
                  : second == Second::kChannels ? HopperExtent{0, 0, 0}
                  : by_height                   ? HopperExtent{line, 0, column}
@@ -212,26 +235,30 @@ class Candidates {
     } else {
       // An odd pitch spreads neighbouring columns over the banks when producer warps write them.
       const int extent = p.inner == HopperInner::kHeight ? p.halo.h : p.halo.n;
-      p.group_rows = tensor ? extent : extent | 1;
-      const int line = p.group_rows * p.halo.w;
-      p.row = p.inner == HopperInner::kHeight ? HopperExtent{line, 1, p.group_rows}
-                                              : HopperExtent{1, line, p.group_rows};
+      const int column = tensor ? extent : extent | 1;
+      p.halo.w = p.line_groups * p.tile.fold;
+      p.group_rows = column * p.tile.fold;
+      const int line = column * p.halo.w;
+      p.row = p.inner == HopperInner::kHeight ? HopperExtent{line, 1, column} : HopperExtent{1, line, column};
+    }
+    if (together) {
+      // Neighbouring columns go to different planes: half of eight rows further on, they meet other banks.
+      const int rows = std::max({p.row.n * p.halo.n, p.row.h * p.halo.h, p.row.w * p.halo.w});
+      p.plane_rows = static_cast<int>(round_up(rows, 8)) + 4;
     }
     if (p.source == HopperSource::kTransposed) {
-      const int aligned = 16 / element_;
-      const int skipped = p.pixels.w % aligned == 0 ? p.origin_w & (aligned - 1) : aligned - 1;
-      p.raw_width = static_cast<int>(round_up(p.halo.w + skipped, aligned));
+      const int aligned = 16 / element_, step = w_.source_step();
+      const int skipped = p.pixels.w * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
+      p.raw_width = static_cast<int>(round_up(p.halo.w * step + skipped, aligned));
       // Eight channels of an octet of columns in different banks.
       if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
       const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * (p.raw_width / 8), 2)) * 32
-                                       : p.halo.n * p.halo.h * p.halo.w;
-      if (places > kHopperPlaces) {
-        p.source = HopperSource::kWarps;
-        p.raw_width = 0;
-      } else {
-        p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * kHopperRawBytes;
-        p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
-      }
+                                       : p.halo.n * p.halo.h * p.halo.w * step;
+      if (places > hopper_places(element_)) return false;
+      p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * kHopperRawBytes;
+      p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
+    } else {
+      p.raw_width = p.raw_bytes = p.raw_slot_bytes = 0;
     }
     p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
                static_cast<int>(ceil_div(width, p.pixels.w))};
@@ -241,7 +268,7 @@ class Candidates {
   // Shared memory: halos, weights, staging rows, barriers.
   bool choose_memory(HopperConvPlan& p) const {
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
-    const int words = p.tile.groups * p.tile.phases * element_ / 4;
+    const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
     const int staging = stages_columns ? 8 * 32 * (hopper_staged_words(words) | 1) * 4 : 0;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
     const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + kFlagBytes * kMostHaloSlots;
@@ -250,13 +277,13 @@ class Candidates {
     // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
     const int64_t reach = p.second.n * p.row.n + p.second.h * p.row.h + p.second.w * p.row.w +
                           static_cast<int64_t>(p.tile.groups) * p.group_rows + span_h_.length * p.row.h +
-                          span_w_.length * p.row.w;
-    const int64_t overrun = std::max<int64_t>(0, reach * kHopperRowBytes - p.halo_bytes);
+                          span_w_.length * p.row.w + static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
+    const int64_t overrun = std::max<int64_t>(0, reach * p.row_bytes - p.halo_bytes);
 
     p.keep_halo = p.phase_groups > 1 && static_cast<int64_t>(halo) * p.chunks + kLeastWeightSlots * stage <= room &&
                   p.chunks <= kMostHaloSlots && p.planes_h * p.planes_w == 1;
     const int64_t in_flight = p.keep_halo ? p.chunks : 1;
-    const int64_t all_stages = static_cast<int64_t>(h_.kernel) * w_.kernel * p.chunks;  // of all phase groups
+    const int64_t all_stages = static_cast<int64_t>(h_.kernel) * taps_w(p) * p.chunks;  // of all phase groups
     const int64_t most_stages = p.keep_halo ? all_stages
                                             : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
                                                   p.planes_w * p.chunks;
@@ -269,7 +296,7 @@ class Candidates {
       // As many taps ahead as both rings can hold. A halo is released when the first tap of the next one runs (not with
       // two parts), so one slot alone would never be free.
       const int64_t least_halos = std::max<int64_t>(in_flight, p.parts == 1 ? 2 : 1);
-      const double halo_taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phase_groups * p.planes_h * p.planes_w);
+      const double halo_taps = static_cast<double>(h_.kernel) * taps_w(p) / (p.phase_groups * p.planes_h * p.planes_w);
       double most = 0;
       for (int weights = kLeastWeightSlots; weights <= kMostWeightSlots; ++weights) {
         const int64_t halos = std::min<int64_t>(kMostHaloSlots, (room - static_cast<int64_t>(weights) * stage) / halo);
@@ -299,7 +326,8 @@ class Candidates {
     const int64_t per_item = most_stages;
     const int64_t by_weights = p.resident_weights ? per_item : p.weight_slots - 1;
     const int64_t by_halos = p.keep_halo ? per_item
-                                         : static_cast<int64_t>(span_h_.least) * span_w_.least * p.halo_slots;
+                                         : static_cast<int64_t>(span_h_.least) * (span_w_.least + p.tile.fold - 1) *
+                                               p.halo_slots;
     if (p.parts == 2) p.skew = static_cast<int>(std::max<int64_t>(0, std::min({per_item / 2, by_weights, by_halos})));
     return true;
   }
@@ -322,6 +350,7 @@ class Candidates {
   Correlation c_;
   AxisGeometry h_, w_;
   TapSpan span_h_, span_w_;
+  int planes_h_, planes_w_;  // that any tap reads
   int element_;
   HopperSource source_;
 };
@@ -331,8 +360,8 @@ class Candidates {
 std::string describe(const HopperConvPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile_m << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, " << plan.pixels.w
-       << " columns" << (plan.tile.phases > 1 ? ", 2 phases" : "") << ") in " << 8 * plan.tile.groups
-       << " pixels, groups of "
+       << " columns" << (plan.tile.phases > 1 ? ", 2 phases" : "") << ") in " << (plan.tile.fold > 1 ? "2x" : "")
+       << 8 * plan.tile.groups << " pixels, groups of "
        << (plan.inner == HopperInner::kHeight  ? "rows"
            : plan.inner == HopperInner::kBatch ? "images"
                                                : "columns")
@@ -351,7 +380,7 @@ int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
   };
   if (plan.inner == HopperInner::kWidth) return fits(2 * plan.tile.phases) ? 2 * plan.tile.phases : fits(2) ? 2 : 1;
   // Pairs of columns must not lie in two lines.
-  const bool whole = plan.tile.phases == 2 || plan.line_groups % 2 == 0;
+  const bool whole = plan.tile.phases * plan.tile.fold == 2 || plan.line_groups % 2 == 0;
   return is_short && whole && fits(2) ? 2 : 1;
 }
 
@@ -365,6 +394,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   std::optional<Plan> best;
   const auto consider = [&](HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
+    if (tile.fold > 1 && !candidates.folds()) return;
     const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool repack) {
       if (second == Second::kChannels && !many_channels) return;
       const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, repack);
@@ -381,7 +411,9 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
         consider_pixels(HopperInner::kBatch, second, 1, repack);
       }
       for (const Second second : {Second::kGroups, Second::kChannels}) {
-        for (const int lines : {1, 2, 4}) consider_pixels(HopperInner::kWidth, second, lines, repack);
+        for (const int lines : {1, 2, 4}) {
+          if (tile.fold == 1) consider_pixels(HopperInner::kWidth, second, lines, repack);
+        }
       }
     }
   };

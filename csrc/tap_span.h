@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "taps.h"
 
@@ -13,6 +14,19 @@ struct TapSpan {
   int most = 0, least = 0;  // taps of the fullest (phase, plane), and of the emptiest that has any
   int most_of_phase = 0;  // taps of the fullest phase, over all planes
 };
+
+// The planes that any tap reads, by their first source pixel: a dilation or a small kernel may leave some out. One at
+// least.
+inline std::vector<int> used_planes(const AxisGeometry& axis) {
+  std::vector<int> used;
+  for (int plane = 0; plane < axis.planes(); ++plane) {
+    bool any = false;
+    for (int phase = 0; phase < axis.phases(); ++phase) any |= axis_taps(axis, phase, plane).count > 0;
+    if (any) used.push_back(plane);
+  }
+  if (used.empty()) used.push_back(0);
+  return used;
+}
 
 inline TapSpan tap_span(const AxisGeometry& axis) {
   TapSpan span;

@@ -464,6 +464,29 @@ def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, work
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
+def _check_hopper_taps(plan: Any, one: Case, direction: str) -> None:
+    """Every tap of a (phase, plane) with pixels is used once, in its own slot, and reads its source pixel."""
+    for along_w in (False, True):
+        geometry = _axis(one, int(along_w), direction)
+        taps = core.hopper_taps(geometry, plan, along_w)
+        places = {k: core.tap_place(geometry, k) for k in range(one["k"][int(along_w)])}
+        exist = {
+            k for k, place in places.items() if place.phase < geometry.phases() and place.plane < geometry.planes()
+        }
+        assert sorted(tap.k for tap in taps) == sorted(exist)
+        assert len({(tap.phase, tap.plane, tap.slot) for tap in taps}) == len(taps)
+        starts = sorted({places[k].plane for k in exist})
+        together = along_w and plan.halo_planes > 1
+        for tap in taps:
+            place = places[tap.k]
+            rank = starts.index(place.plane)
+            assert tap.phase == place.phase
+            assert tap.plane == (0 if together else rank)
+            shift = (tap.row - (rank * plan.plane_rows if together else 0)) / plan.row[2 if along_w else 1]
+            assert shift + plan.origin[int(along_w)] == place.shift
+            assert 0 <= shift <= plan.halo[2 if along_w else 1] - plan.pixels[2 if along_w else 1]
+
+
 def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
     """Tiles cover each pixel, every row that wgmma reads lies in shared memory, and no ring can stand still."""
     assert direction != "grad_weight"
@@ -477,9 +500,15 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert 1 <= plan.slice <= one["n"]
     assert plan.slice == one["n"] or plan.repack
     channels = result[1] // one["g"]
-    assert plan.tile_m == 64 or (plan.tile_m == 128 and plan.second == [0, 0, 0] and channels > 64)
+    rows_m = plan.tile_m * plan.fold
+    assert rows_m == 64 or (rows_m == 128 and plan.second == [0, 0, 0] and channels > 64)
+    assert plan.fold == 1 or (plan.fold == 2 and plan.phases == 1 and one["s"][1] == one["d"][1] == 1)
     _blocks_cover(plan.m_tiles, plan.tile_m, channels)
-    assert plan.stage_bytes == plan.tile_m * 128 * plan.parts
+    source_channels = (one["ci"] if direction == "forward" else one["co"]) // one["g"]
+    element = 4 if dtype == "float32" else 2
+    assert plan.row_bytes == 128 or (plan.row_bytes == 64 and source_channels * element <= 64)
+    _blocks_cover(plan.chunks, plan.row_bytes // element, source_channels)
+    assert plan.stage_bytes == rows_m * plan.row_bytes * plan.parts
     assert plan.columns == one["g"] * plan.m_tiles * (1 if plan.keep_halo else plan.phase_groups)
     groups_of_columns = plan.inner == core.HopperInner.WIDTH
     # The two warpgroups' groups: `groups` each, over lines of line_groups, the first pixel of each group in q.
@@ -487,24 +516,29 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     for warpgroup in range(2):
         second = plan.second if warpgroup else (0, 0, 0)
         for group in range(plan.groups):
-            at = group + (0 if groups_of_columns else second[2])
+            at = group + (0 if groups_of_columns else second[2] // plan.fold)
             line, column = divmod(at, plan.line_groups)
-            for inner in range(8):
+            for inner, folded in itertools.product(range(8), range(plan.fold)):
                 if groups_of_columns:
                     reached.add((0, second[1] + line, 8 * column + inner))
                 elif plan.inner == core.HopperInner.HEIGHT:
-                    reached.add((second[0] + line, second[1] + inner, column))
+                    reached.add((second[0] + line, second[1] + inner, plan.fold * column + folded))
                 else:
-                    reached.add((second[0] + inner, second[1] + line, column))
+                    reached.add((second[0] + inner, second[1] + line, plan.fold * column + folded))
     assert set(itertools.product(*map(range, plan.pixels))) <= reached
     # Rows of shared memory: different ones for different pixels of the halo.
     n, h, w = plan.halo
-    rows = {i * plan.row[0] + j * plan.row[1] + k * plan.row[2] for i in range(n) for j in range(h) for k in range(w)}
-    assert len(rows) == n * h * w
-    assert max(rows) < plan.halo_bytes // 128
-    last = max(sum(s * r for s, r in zip(plan.second, plan.row, strict=True)), 0) + plan.groups * plan.group_rows
+    rows = {
+        r * plan.plane_rows + i * plan.row[0] + j * plan.row[1] + k * plan.row[2]
+        for r in range(plan.halo_planes) for i in range(n) for j in range(h) for k in range(w)
+    }  # fmt: skip
+    assert len(rows) == plan.halo_planes * n * h * w
+    assert max(rows) < plan.halo_bytes // plan.row_bytes
+    last = (plan.halo_planes - 1) * plan.plane_rows
+    last += max(sum(s * r for s, r in zip(plan.second, plan.row, strict=True)), 0) + plan.groups * plan.group_rows
     last += sum((a - b) * r for a, b, r in zip(plan.halo, plan.pixels, plan.row, strict=True))
-    assert plan.weights_at - plan.halo_bytes * plan.parts + last * 128 <= plan.shared_bytes
+    assert plan.weights_at - plan.halo_bytes * plan.parts + last * plan.row_bytes <= plan.shared_bytes
+    _check_hopper_taps(plan, one, direction)
     assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.halo_slots >= (plan.chunks if plan.keep_halo else 1)
     assert plan.parts == 2 or plan.halo_slots >= 2

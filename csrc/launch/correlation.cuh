@@ -50,8 +50,6 @@ void set_packing(Params& p, const Problem& problem, const Operands& operands) {
   p.result_channels = static_cast<int>(c.result_channels);
   p.groups = static_cast<int>(problem.groups);
   p.taps_fastest = p.weight_w < p.weight_m;
-  p.axis[0] = geometry(problem, 0);
-  p.axis[1] = geometry(problem, 1);
 }
 
 }  // namespace deconv

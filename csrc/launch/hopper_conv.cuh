@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "../hopper_taps.h"
 #include "../kernels/hopper/conv.cuh"
 #include "../kernels/hopper/pack_weight.cuh"
 #include "../plan_hopper.h"
@@ -21,11 +22,18 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.weight_is_infinite = reinterpret_cast<const int*>(p.packed + plan.packed_bytes);
   for (int a = 0; a < 2; ++a) {
-    const int row = a == 1 ? plan.row.w : plan.row.h;
-    const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
-    for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
-      const AxisTaps taps = axis_taps(p.axis[a], i / planes, i % planes);
-      p.taps[a][i] = {taps.count, (taps.first_shift - origin) * row, taps.shift_step * row};
+    const std::vector<int> starts = used_planes(p.axis[a]);
+    std::copy(starts.begin(), starts.end(), p.plane_start[a]);
+    const int planes = a == 1 ? plan.planes_w : plan.planes_h;
+    const std::vector<HopperTap> taps = hopper_taps(p.axis[a], plan, a == 1);
+    for (size_t i = 0; i < taps.size(); ++i) {
+      hopper::TapRange& range = p.taps[a][taps[i].phase * planes + taps[i].plane];
+      if (range.count++ == 0) range.first = static_cast<int16_t>(i);
+      p.tap_row[a][i] = static_cast<uint16_t>(taps[i].row);
+    }
+    for (int f = 1; a == 1 && f < plan.tile.fold; ++f) {  // columns that share rows: pack_weight.cuh
+      p.tap_row[a][p.taps[a][0].count] = static_cast<uint16_t>(taps.back().row + f * plan.row.w);
+      ++p.taps[a][0].count;
     }
   }
   p.columns = divide_by(plan.columns);
@@ -43,17 +51,27 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
 template <class T, int kParts>
 cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  hopper::PackParams<T> p;
+  hopper::PackParams<T> p{};
   set_packing<T>(p, problem, operands);
   p.is_infinite = reinterpret_cast<int*>(p.packed + plan.packed_bytes);
   p.plan = plan;
+  for (int a = 0; a < 2; ++a) {
+    p.kernel[a] = static_cast<int>(problem.axis[a].kernel);
+    const std::vector<HopperTap> taps = hopper_taps(geometry(problem, a), plan, a == 1);
+    for (const HopperTap& tap : taps) {
+      const auto same = [&](const HopperTap& other) { return other.phase == tap.phase && other.plane == tap.plane; };
+      p.slots[a][tap.k] = {static_cast<int16_t>(tap.phase), static_cast<int16_t>(tap.plane),
+                           static_cast<int16_t>(tap.slot),
+                           static_cast<int16_t>(std::count_if(taps.begin(), taps.end(), same))};
+    }
+  }
   if (kParts == 2) {
     const cudaError_t error = cudaMemsetAsync(p.is_infinite, 0, sizeof(int), stream);
     if (error != cudaSuccess) return error;
   }
   constexpr int kThreads = 256;
-  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * 8 * plan.tile_m *
-                         p.axis[0].kernel * p.axis[1].kernel;
+  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.row_bytes / 16) *
+                         plan.tile.fold * plan.tile_m * p.kernel[0] * p.kernel[1];
   return launch_kernel(hopper::pack_weight_kernel<T, kParts>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream,
                        p);
 }
@@ -78,23 +96,37 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
                          Start::kEarly);
   };
-#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, SOURCE) \
-  if (source == SOURCE) return launch_with(hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, kParts, SOURCE>>);
-#define DECONV_HOPPER_TILE(GROUPS, PHASES)                          \
-  if (plan.tile.groups == GROUPS && plan.tile.phases == PHASES) {   \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kTensor)     \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kTransposed) \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, HopperSource::kWarps)      \
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE) \
+  if (source == SOURCE)                                               \
+    return launch_with(hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE>>);
+#define DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, ROW_BYTES)                          \
+  if (plan.row_bytes == ROW_BYTES) {                                                 \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTransposed) \
+    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kWarps)      \
   }
-  DECONV_HOPPER_TILE(8, 1)
-  DECONV_HOPPER_TILE(16, 1)
-  DECONV_HOPPER_TILE(8, 2)
+#define DECONV_HOPPER_TILE(GROUPS, PHASES, FOLD)                                                       \
+  if (plan.tile.groups == GROUPS && plan.tile.phases == PHASES && plan.tile.fold == FOLD) {            \
+    DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, kHopperRowBytes)                                          \
+    if constexpr (hopper_halves_rows(static_cast<int>(sizeof(T)), HopperTile{GROUPS, PHASES, FOLD})) { \
+      DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, kHopperRowBytes / 2)                                    \
+    }                                                                                                  \
+  }
+  DECONV_HOPPER_TILE(8, 1, 1)
+  DECONV_HOPPER_TILE(16, 1, 1)
+  DECONV_HOPPER_TILE(8, 2, 1)
+  DECONV_HOPPER_TILE(16, 1, 2)
   if constexpr (kParts == 1) {
-    DECONV_HOPPER_TILE(24, 1)
-    DECONV_HOPPER_TILE(32, 1)
-    DECONV_HOPPER_TILE(16, 2)
+    DECONV_HOPPER_TILE(24, 1, 1)
+    DECONV_HOPPER_TILE(32, 1, 1)
+    DECONV_HOPPER_TILE(16, 2, 1)
+    DECONV_HOPPER_TILE(24, 1, 2)
+    DECONV_HOPPER_TILE(32, 1, 2)
+  } else {
+    DECONV_HOPPER_TILE(8, 1, 2)
   }
 #undef DECONV_HOPPER_TILE
+#undef DECONV_HOPPER_ROWS
 #undef DECONV_HOPPER_KERNEL
   return cudaErrorInvalidValue;
 }

@@ -48,6 +48,7 @@ cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, con
                             cudaStream_t stream) {
   mma::PackParams<T> p;
   set_packing<T>(p, problem, operands);
+  for (int a = 0; a < 2; ++a) p.axis[a] = geometry(problem, a);
   p.plan = plan;
   constexpr int kThreads = 256;
   const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.tile.channels() / 16) *

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "../correlation.h"
+#include "../tap_span.h"
 
 namespace deconv {
 namespace {
@@ -40,19 +41,21 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
                                    : problem.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const bool raw = plan.source == HopperSource::kTransposed;
+  const std::vector<int> planes[2] = {used_planes(axis[0]), used_planes(axis[1])};
   for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
-    const int start[2] = {plane / plan.planes_w, plane % plan.planes_w};
+    const int start[2] = {planes[0][plane / plan.planes_w], planes[1][plane % plan.planes_w]};
     cuuint64_t extent[2], bytes[2];
     int64_t offset = 0;
     for (int a = 0; a < 2; ++a) {
-      const int step = axis[a].source_step();
-      extent[a] = (axis[a].source_size - start[a] - 1) / step + 1;
+      const bool all = raw && a == 1;  // a raw row holds the columns of all planes
+      const int step = all ? 1 : axis[a].source_step(), first = all ? 0 : start[a];
+      extent[a] = (axis[a].source_size - first - 1) / step + 1;
       bytes[a] = static_cast<cuuint64_t>(layout.stride[2 + a] * step * size);
-      offset += start[a] * layout.stride[2 + a];
+      offset += first * layout.stride[2 + a];
     }
     const auto batch = static_cast<cuuint64_t>(layout.size[0]);
     const auto image_bytes = static_cast<cuuint64_t>(layout.stride[0] * size);
-    const bool raw = plan.source == HopperSource::kTransposed;
     const auto channel_count = static_cast<cuuint64_t>(channels), groups = static_cast<cuuint64_t>(problem.groups);
     const auto channel_bytes = static_cast<cuuint64_t>(layout.stride[1] * size);
     const auto group_bytes = static_cast<cuuint64_t>(groups > 1 ? group_stride * size : 16);
@@ -65,7 +68,7 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     };
     const Dimension n{batch, image_bytes, extent_of(plan.halo.n)}, h{extent[0], bytes[0], extent_of(plan.halo.h)},
         w{extent[1], bytes[1], extent_of(raw ? plan.raw_width : plan.halo.w)},
-        c{channel_count, channel_bytes, extent_of((raw ? kHopperRawBytes : kHopperRowBytes) / size)},
+        c{channel_count, channel_bytes, extent_of((raw ? kHopperRawBytes : plan.row_bytes) / size)},
         g{groups, group_bytes, 1};
     const Dimension raw_order[5] = {w, c, h, n, g};
     const Dimension by_height[5] = {c, h, w, n, g}, by_batch[5] = {c, n, w, h, g}, by_width[5] = {c, w, h, n, g};
@@ -80,11 +83,14 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
       box[i] = order[i].box;
       if (i > 0) strides[i - 1] = order[i].stride;
     }
+    const CUtensorMapSwizzle swizzle = raw                                 ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                       : plan.row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                           : CU_TENSOR_MAP_SWIZZLE_64B;
     const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     const auto* base = static_cast<const unsigned char*>(source) + offset * size;
     if (encode(&maps[plane], type, 5, const_cast<unsigned char*>(base), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
+               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
       return false;
     }
   }

@@ -105,8 +105,10 @@ __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
-// Where byte `offset` of a tile of 128-byte rows lies: the swizzle that TMA writes and wgmma reads.
-__device__ __forceinline__ uint32_t swizzled(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
+// Where byte `offset` of a tile of rows of 128 or 64 bytes lies: the swizzle that TMA writes and wgmma reads.
+__device__ __forceinline__ uint32_t swizzled(uint32_t offset, uint32_t row_bytes = 128) {
+  return offset ^ ((offset >> 3) & (row_bytes - 16));
+}
 
 __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),

@@ -15,20 +15,22 @@
 
 namespace deconv::hopper {
 
-template <class T, int kGroups_, int kPhases_, int kParts_, HopperSource kSource_>
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kGroups = kGroups_;
   static constexpr int kPhases = kPhases_;
+  static constexpr int kFold = kFold_;
   static constexpr int kParts = kParts_;
-  static constexpr HopperSource kSource = kSource_;
+  static constexpr int kRowBytes = kRowBytes_;
   // Weights of one tap and chunk for one warpgroup, one part.
-  static constexpr int kStageBytes = kHopperTileM * kHopperRowBytes;
+  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
+  static constexpr HopperSource kSource = kSource_;
   static constexpr bool kAsks = kSource != HopperSource::kWarps;
   static constexpr bool kWrites = hopper_writes(kSource, kParts);
   // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
-  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases}) : 1;
-  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases});
+  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
+  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
@@ -39,6 +41,7 @@ template <class Config>
 class ConvBlock {
   using T = typename Config::Element;
   static constexpr int kPhases = Config::kPhases;
+  static constexpr int kRowBytes = Config::kRowBytes;
   static constexpr int kMultiplyWarps = 8;
   static constexpr int kSkewBarrier = 1;
 
@@ -91,12 +94,12 @@ class ConvBlock {
 
  private:
   struct Taps {
-    TapRows h, w;
+    TapRange h, w;
     __device__ __forceinline__ int count() const { return h.count * w.count; }
   };
   __device__ __forceinline__ Taps taps_of(const Phases& phases, int k, int plane) const {
     const int plane_h = plane / plan.planes_w, plane_w = plane - plane_h * plan.planes_w;
-    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0, 0}};
+    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0}};
     if (phases.w + k < plan.phases_w) {
       taps.w = p.taps[1][(phases.w + k) * plan.planes_w + plane_w];
     }
@@ -217,11 +220,11 @@ class ConvBlock {
     const uint32_t landed = Config::kParts == 2 ? raw_.full : ring.full;
     for (; walk.more(); walk.next(), ring.advance()) {
       ring.wait_empty();
-      copy_halo(p, walk.item, walk.plane, walk.chunk, halo_slot(ring), landed + 8 * ring.slot);
+      copy_halo<kRowBytes>(p, walk.item, walk.plane, walk.chunk, halo_slot(ring), landed + 8 * ring.slot);
     }
   }
 
-  static constexpr int kBoxes = kHopperRowBytes / kHopperRawBytes;  // of one chunk
+  static constexpr int kBoxes = kRowBytes / kHopperRawBytes;  // of one chunk
   __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
     return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;
   }
@@ -230,14 +233,15 @@ class ConvBlock {
     for (; walk.more(); walk.next()) {
       for (int box = 0; box < kBoxes; ++box, ring.advance()) {
         ring.wait_empty();
-        copy_raw(p, walk.item, walk.plane, walk.chunk * kChunk<T> + box * (kChunk<T> / kBoxes), raw_slot(ring),
+        copy_raw(p, walk.item, walk.plane,
+                 walk.chunk * (kRowBytes / static_cast<int>(sizeof(T))) + box * kRawChannels<T>, raw_slot(ring),
                  ring.full_barrier());
       }
     }
   }
 
   __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
-    using Source = WarpSource<T, Config::kParts, 32 * Config::kSourceWarps>;
+    using Source = WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
     const Source source(p, thread);
     Ring ring = halos_, raw = raw_;
     typename Source::Places places;
@@ -272,7 +276,7 @@ class ConvBlock {
   template <int kN>
   __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
 #pragma unroll
-    for (int i = 0; i < kHopperRowBytes / 32; ++i) {
+    for (int i = 0; i < kRowBytes / 32; ++i) {
       Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
     }
   }
@@ -280,7 +284,7 @@ class ConvBlock {
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases>;
+    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold>;
     const ResultTile result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * ResultTile::kStagingBytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
@@ -288,9 +292,9 @@ class ConvBlock {
                               ? 0
                               : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
     const int first_weight = plan.tile_m > kHopperTileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
-    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at + first_weight, 8 * kHopperRowBytes);
-    const uint64_t source_base = tile_descriptor(shared_ + first_row * kHopperRowBytes,
-                                                 plan.group_rows * kHopperRowBytes);
+    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at + first_weight, 8 * kRowBytes, kRowBytes);
+    const uint64_t source_base = tile_descriptor(shared_ + first_row * kRowBytes, plan.group_rows * kRowBytes,
+                                                 kRowBytes);
     Ring halos = halos_, weights = weights_;
     if constexpr (Config::kParts == 2) await_predecessors();
     const bool infinite_weights = Config::kParts == 2 && *p.weight_is_infinite != 0;
@@ -340,11 +344,12 @@ class ConvBlock {
 #pragma unroll
             for (int k = 0; k < kPhases; ++k) {
               for (int h = 0; h < taps[k].h.count; ++h) {
-                uint32_t row = taps[k].h.first + h * taps[k].h.step + taps[k].w.first;
-                for (int w = 0; w < taps[k].w.count; ++w, row += taps[k].w.step) {
+                const int first_row = p.tap_row[0][taps[k].h.first + h];
+                for (int w = 0; w < taps[k].w.count; ++w) {
+                  const int row = first_row + p.tap_row[1][taps[k].w.first + w];
                   weights.wait_full();
                   const Stage stage{weight_base + (weights.slot * plan.stage_bytes >> 4),
-                                    halo + (row * kHopperRowBytes >> 4)};
+                                    halo + (row * kRowBytes >> 4)};
                   if constexpr (Config::kParts == 1) {
                     mma_fence();
                     issue<kN>(acc[k], stage, true);

@@ -10,9 +10,9 @@
 
 namespace deconv::hopper {
 
-// The taps of one (phase, plane) along one axis: how many, and the halo row at which the first one reads.
-struct TapRows {
-  int count, first, step;
+// The taps of one (phase, plane) along one axis: how many, and which of ConvParams::tap_row are theirs.
+struct TapRange {
+  int16_t count, first;
 };
 
 template <class T>
@@ -30,7 +30,9 @@ struct ConvParams {
   bool vector_source;  // channels adjacent, 16-byte loads allowed
   int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
   AxisGeometry axis[2];
-  TapRows taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
+  TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
+  uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
+  uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
   Divisor columns, phase_groups, m_tiles, tiles_w, tiles_h, phases_across;  // of the plan's numbers
   HopperConvPlan plan;
 };

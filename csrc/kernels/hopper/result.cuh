@@ -20,6 +20,13 @@ __host__ __device__ constexpr int row_of_channel(int channel) {
   return sizeof(T) == 2 ? channel / 4 * 2 + channel % 2 + channel / 2 % 2 * 8 : channel;
 }
 
+// The row of operand A, of a warpgroup's, that computes a channel of its in folded column `column`.
+template <class T>
+__device__ __forceinline__ int row_of(const HopperConvPlan& plan, int channel, int column) {
+  if (plan.fold_in_warp) return channel / 8 * 16 + column * 8 + channel % 8;
+  return column * (kHopperTileM / plan.tile.fold) + channel / 16 * 16 + row_of_channel<T>(channel % 16);
+}
+
 template <class T>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high);
 template <>
@@ -33,14 +40,16 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-template <class T, int kGroups, int kPhases>
+template <class T, int kGroups, int kPhases, int kFold>
 class Result {
  public:
   // shared: this warp's staging rows, used where columns are adjacent (staging_bytes of them).
   __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
       : p(params),
         warpgroup_(warpgroup),
-        first_channel_((params.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup : 0) + 16 * warp),
+        first_channel_((params.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup : 0) +
+                       (fold_in_warp() ? 8 * warp : 16 * warp % kTileM)),
+        column_(kFold == 1 || fold_in_warp() ? 0 : 16 * warp / kTileM),
         lane_(lane),
         shared_(shared) {}
 
@@ -68,19 +77,22 @@ class Result {
     }
   }
 
-  static constexpr int kWords = kGroups * kPhases * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
+  static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
   static constexpr int kStagedWords = hopper_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
   static constexpr int kStagingBytes = 32 * kStagedPitch * 4;
 
  private:
+  static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
+  __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && p.plan.fold_in_warp; }
+
   // Where a warpgroup's pixels lie in the result, and how many of them exist.
   struct Window {
-    T* first;                    // channel 0 of this warp's 16, the tile's first pixel
-    int channels;                // of this warp's 16 that exist
+    T* first;  // channel 0 of this warp's 16, the tile's first pixel
+    int channels;  // of this warp's that exist
     int64_t inner, group, line;  // elements from one pixel of a group to the next; to the next group; to the next line
     int inners, lines;  // pixels that exist of a group; lines
-    int widths[kPhases];  // columns that exist
+    int widths[kPhases];  // columns that exist (folded by warps: of this warp's)
     bool groups_of_columns;  // a group is 8 columns
   };
 
@@ -95,9 +107,10 @@ class Result {
     for (int k = 0; k < kPhases; ++k) {
       v.widths[k] = phases.w + k < plan.phases_w ? min(p.axis[1].phase_size(phases.w + k) - item.w, plan.pixels.w) : 0;
     }
+    if (kFold > 1 && !fold_in_warp()) v.widths[0] = (v.widths[0] - column_ + kFold - 1) / kFold;
     v.groups_of_columns = plan.inner == HopperInner::kWidth;
     v.inner = plan.inner == HopperInner::kHeight ? along_h : plan.inner == HopperInner::kBatch ? p.result_n : along_w;
-    v.group = v.groups_of_columns ? 8 * along_w : along_w;
+    v.group = v.groups_of_columns ? 8 * along_w : kFold * along_w;
     v.line = plan.inner == HopperInner::kHeight ? p.result_n : along_h;
     const int second_inner = warpgroup_ == 0 || v.groups_of_columns ? 0
                              : plan.inner == HopperInner::kHeight   ? plan.second.h
@@ -109,7 +122,8 @@ class Result {
     v.first = p.result + item.n * p.result_n +
               (static_cast<int64_t>(item.group) * p.result_channels + channel) * p.result_m +
               (static_cast<int64_t>(item.h) * step_h + phases.h) * p.result_h +
-              (static_cast<int64_t>(item.w) * step_w + phases.w) * p.result_w + second_inner * v.inner;
+              (static_cast<int64_t>(item.w) * step_w + phases.w) * p.result_w + column_ * along_w +
+              second_inner * v.inner;
     return v;
   }
 
@@ -117,7 +131,8 @@ class Result {
     if (p.bias == nullptr) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int channel = item.m_tile * p.plan.tile_m + first_channel_ + channel_of_row<T>(lane_ / 4 + 8 * half);
+      const int channel = item.m_tile * p.plan.tile_m + first_channel_ +
+                          (fold_in_warp() ? lane_ / 4 : channel_of_row<T>(lane_ / 4 + 8 * half));
       const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
 #pragma unroll
       for (int k = 0; k < kPhases; ++k) {
@@ -144,7 +159,7 @@ class Result {
   __device__ __forceinline__ Cursor first_group() const {
     const HopperConvPlan& plan = p.plan;
     if (warpgroup_ == 0) return {0, 0};
-    return {plan.inner == HopperInner::kWidth ? 0 : plan.second.w,
+    return {plan.inner == HopperInner::kWidth ? 0 : plan.second.w / kFold,
             plan.inner == HopperInner::kHeight                       ? plan.second.n
             : plan.inner == HopperInner::kBatch && plan.second.n > 0 ? 0
                                                                      : plan.second.h};
@@ -286,9 +301,9 @@ class Result {
     return result;
   }
 
-  // Element e of a lane's row of columns: group e / kPhases, phase e % kPhases.
+  // Element e of a lane's row b of columns: group e / kPhases, phase e % kPhases; or the columns folded in this warp.
   __device__ __forceinline__ static float element(const Accumulators& acc, int e, int b) {
-    return acc[e % kPhases][e / kPhases * 4 + b];
+    return kFold == 1 ? acc[e % kPhases][e / kPhases * 4 + b] : acc[0][e / 2 * 4 + e % 2 * 2 + b];
   }
 
   // Columns adjacent, groups of columns: a lane holds two pixels of each channel, in all phases a run of neighbours.
@@ -388,12 +403,15 @@ class Result {
     }
   }
 
-  // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together.
+  // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together. A lane has
+  // four rows: two channels of two pixels, or (folded in the warp, so twice as long) one channel of two pixels.
   __device__ __forceinline__ void store_columns(const Window& v, Accumulators& acc) const {
     constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
     constexpr int kLanes = kStagedWords > 16 ? 32 : kStagedWords > 8 ? 16 : kStagedWords > 4 ? 8 : 4;  // for one row
     constexpr int kRows = 32 / kLanes;  // stored at once
     constexpr int kAhead = kRows >= 8 ? 4 : 8;
+    constexpr int kColumns = kPhases * kFold;  // of a group
+    const auto channel_of = [](int row) { return kFold == 1 ? channel_of_row<T>(row) : row; };
     const int word = lane_ % kLanes, sub_row = lane_ / kLanes;
     const Cursor start = first_group();
 #pragma unroll
@@ -403,19 +421,20 @@ class Result {
       bool stored[kPerWord];
 #pragma unroll
       for (int i = 0; i < kPerWord; ++i) {
-        const int e = (first + word) * kPerWord + i, k = e % kPhases;
-        const int index = start.group + e / kPhases;
+        const int e = (first + word) * kPerWord + i, k = e % kPhases, f = e / kPhases % kFold;
+        const int index = start.group + e / kColumns;
         const Cursor at{index % p.plan.line_groups, start.line + index / p.plan.line_groups};
-        stored[i] = word < kStagedWords && (k == 0 ? exists(v, at, 0, 0) : exists(v, at, kPhases - 1, 0));
-        offset[i] = at.group * v.group + at.line * v.line + k * p.result_w;
+        const Cursor column{at.group * kFold + f, at.line};
+        stored[i] = word < kStagedWords && (k == 0 ? exists(v, column, 0, 0) : exists(v, column, kPhases - 1, 0));
+        offset[i] = at.group * v.group + at.line * v.line + (f + k) * p.result_w;
       }
       // Of the rows that a warp stores at once, a lane's is sub_row below the first: other pixels, other channels.
-      const int sub_channel = channel_of_row<T>(sub_row / 4), sub_inner = sub_row % 4 * 2;
+      const int sub_channel = channel_of(sub_row / 4), sub_inner = sub_row % 4 * 2;
       T* const of_lane = v.first + offset[0] + sub_channel * p.result_m + sub_inner * v.inner;
       const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
       const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + word) * 4;
 #pragma unroll
-      for (int b = 0; b < 4; ++b) {  // rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2
+      for (int b = 0; b < 4 / kFold; ++b) {  // rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kStagedWords; ++i) {
@@ -439,7 +458,7 @@ class Result {
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
             const int row = first_row + i * kRows;
-            const int channel = channel_of_row<T>(row / 4 + b / 2 * 8), inner = row % 4 * 2 + b % 2;
+            const int channel = channel_of(row / 4 + b / 2 * 8), inner = row % 4 * 2 + b % 2;
             const bool in_tile = channel < channels && inner < inners;
             T* const to = of_lane + channel * p.result_m + inner * v.inner;
             if constexpr (sizeof(T) == 4) {
@@ -460,6 +479,7 @@ class Result {
   const ConvParams<T>& p;
   int warpgroup_;
   int first_channel_;  // this warp's, of the block's
+  int column_;  // which of the folded columns is this warp's
   int lane_;
   uint32_t shared_;
 };

@@ -1,8 +1,8 @@
 // Bringing one halo of the source into swizzled shared memory: by TMA (channels_last); by TMA into a ring of raw
 // boxes that producer warps transpose (contiguous); or by producer warps alone, whatever the strides.
 //
-// A halo is one chunk (128 bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
-// n * plan.row.n + h * plan.row.h + w * plan.row.w of 128-byte rows.
+// A halo is one chunk (plan.row_bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
+// n * plan.row.n + h * plan.row.h + w * plan.row.w. Planes of the width that share it lie plan.plane_rows apart.
 #pragma once
 
 #include "async.cuh"
@@ -11,17 +11,18 @@
 
 namespace deconv::hopper {
 
+// Channels of a raw box.
 template <class T>
-inline constexpr int kChunk = kHopperRowBytes / static_cast<int>(sizeof(T));
+inline constexpr int kRawChannels = kHopperRawBytes / static_cast<int>(sizeof(T));
 
 // One thread asks for the whole halo (channels_last); `barrier` learns of its bytes.
-template <class T>
+template <int kRowBytes, class T>
 __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& item, int plane, int chunk,
                                           uint32_t shared, uint32_t barrier) {
   const HopperConvPlan& plan = p.plan;
   const int h = item.h + plan.origin_h, w = item.w + plan.origin_w;
-  const int channel = chunk * kChunk<T>;
-  barrier_arrive_expecting(barrier, plan.halo.n * plan.halo.h * plan.halo.w * kHopperRowBytes);
+  const int channel = chunk * (kRowBytes / static_cast<int>(sizeof(T)));
+  barrier_arrive_expecting(barrier, plan.halo.n * plan.halo.h * plan.halo.w * kRowBytes);
   if (plan.inner == HopperInner::kHeight) {
     copy_tensor(shared, &p.source_map[plane], barrier, channel, h, w, item.n, item.group);
   } else if (plan.inner == HopperInner::kBatch) {
@@ -31,49 +32,55 @@ __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& it
   }
 }
 
-// One thread asks for the raw box of channels from `channel` on (contiguous). A box begins at a multiple of 16 bytes,
-// skipped_columns before the halo.
+// One thread asks for the raw box of channels from `channel` on (contiguous): columns of all planes of the width. A box
+// begins at a multiple of 16 bytes, skipped_columns before the halo.
 template <class T>
 __device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
-  return (item.w + p.plan.origin_w) & (16 / static_cast<int>(sizeof(T)) - 1);
+  return (item.w + p.plan.origin_w) * p.axis[1].source_step() & (16 / static_cast<int>(sizeof(T)) - 1);
 }
 template <class T>
 __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& item, int plane, int channel,
                                          uint32_t shared, uint32_t barrier) {
   barrier_arrive_expecting(barrier, p.plan.raw_bytes);
-  copy_tensor(shared, &p.source_map[plane], barrier, item.w + p.plan.origin_w - skipped_columns(p, item), channel,
+  copy_tensor(shared, &p.source_map[plane], barrier,
+              (item.w + p.plan.origin_w) * p.axis[1].source_step() - skipped_columns(p, item), channel,
               item.h + p.plan.origin_h, item.n, item.group);
 }
 
 // A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind. Every method says
 // whether this thread met a value that is not finite (looked for with two parts only).
-template <class T, int kParts, int kThreads>
+template <class T, int kParts, int kRowBytes, int kThreads>
 class WarpSource {
  public:
-  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of one 16-byte store
+  static constexpr int kChunk = kRowBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));         // channels of one 16-byte store
   static constexpr int kRawPieces = kHopperRawBytes / 16;          // of one raw box
-  static constexpr int kRawChannels = kRawPieces * kPiece;
 
   __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
   // From global memory, any strides.
   __device__ __forceinline__ bool load(const Item& item, int plane, int chunk, uint32_t shared) const {
     const int plane_h = plane / p.plan.planes_w, plane_w = plane - plane_h * p.plan.planes_w;
-    const int first_channel = chunk * kChunk<T>;
-    const Halo halo{p.source + item.n * p.source_n +
-                        (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
-                    (item.h + p.plan.origin_h) * p.axis[0].source_step() + plane_h,
-                    (item.w + p.plan.origin_w) * p.axis[1].source_step() + plane_w,
-                    p.batch - item.n,
-                    min(p.source_channels - first_channel, kChunk<T>),
-                    shared};
-    return p.source_c == 1 ? load_by_channels(halo) : load_by_pixels(halo);
+    const int first_channel = chunk * kChunk;
+    bool infinite = false;
+    for (int i = 0; i < p.plan.halo_planes; ++i) {
+      const Halo halo{p.source + item.n * p.source_n +
+                          (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
+                      (item.h + p.plan.origin_h) * p.axis[0].source_step() + p.plane_start[0][plane_h],
+                      (item.w + p.plan.origin_w) * p.axis[1].source_step() + p.plane_start[1][plane_w + i],
+                      p.batch - item.n,
+                      min(p.source_channels - first_channel, kChunk),
+                      static_cast<uint32_t>(i * p.plan.plane_rows),
+                      shared};
+      infinite |= p.source_c == 1 ? load_by_channels(halo) : load_by_pixels(halo);
+    }
+    return infinite;
   }
 
   // Raw boxes are [image][row][channel][column] in shared memory. What a thread takes of each lies at the same places,
   // so these are found once. float: a pixel a place. 16-bit: a row of an 8x8 matrix to load, and one to store; a
   // warp takes two octets of columns, 16 channels each.
-  static constexpr int kPlaces = kHopperPlaces / kThreads;
+  static constexpr int kPlaces = (hopper_places(sizeof(T)) + kThreads - 1) / kThreads;
   struct Places {
     uint32_t raw[kPlaces], halo[kPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
     int skipped = -1;  // columns of the box before the halo, that these places assume
@@ -82,21 +89,23 @@ class WarpSource {
 
   __device__ __forceinline__ void find_places(Places& places, int skipped) const {
     const HopperConvPlan& plan = p.plan;
-    const int lane = thread_ % 32, line_bytes = kRawChannels * plan.raw_width * static_cast<int>(sizeof(T));
+    const int step = p.axis[1].source_step(), lane = thread_ % 32,
+              line_bytes = kRawChannels<T> * plan.raw_width * static_cast<int>(sizeof(T));
     places.skipped = skipped;
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) {
       // Which line of the box, which column of it.
       const int unit = sizeof(T) == 2 ? 2 * (thread_ / 32 + i * (kThreads / 32)) + lane / 16 : thread_ + i * kThreads;
-      const int units_of_line = sizeof(T) == 2 ? plan.raw_width / 8 : plan.halo.w;
+      const int units_of_line = sizeof(T) == 2 ? plan.raw_width / 8 : plan.halo.w * step;
       const int line = unit / units_of_line, at = unit - line * units_of_line;
       const int n = line / plan.halo.h, h = line - n * plan.halo.h;
       const int column = sizeof(T) == 2 ? at * 8 + lane % 8 - skipped : at;
-      const uint32_t row = n * plan.row.n + h * plan.row.h + column * plan.row.w;
+      const int w = floor_div(column, step), plane = find_plane(column - w * step);
+      const uint32_t row = plane * plan.plane_rows + n * plan.row.n + h * plan.row.h + w * plan.row.w;
       places.raw[i] = sizeof(T) == 2 ? line * line_bytes + (lane / 8 % 2 * 8 + lane % 8) * plan.raw_width * 2 + at * 16
                                      : line * line_bytes + (at + skipped) * 4;
-      places.halo[i] = swizzled(row * kHopperRowBytes) ^ (sizeof(T) == 2 ? lane / 8 % 2 * 16 : 0);
-      if (n >= plan.halo.n || column < 0 || column >= plan.halo.w) places.halo[i] = kNowhere;
+      places.halo[i] = swizzled(row * kRowBytes, kRowBytes) ^ (sizeof(T) == 2 ? lane / 8 % 2 * 16 : 0);
+      if (n >= plan.halo.n || w < 0 || w >= plan.halo.w || plane < 0) places.halo[i] = kNowhere;
       if (n >= plan.halo.n) places.raw[i] = 0;
     }
   }
@@ -123,8 +132,8 @@ class WarpSource {
       }
     } else {
       constexpr int kAhead = 2;
-      const Halo halo{nullptr, 0, 0, 0, 0, shared};
-      const int pixels = plan.halo.n * plan.halo.h * plan.halo.w;
+      const Halo halo{nullptr, 0, 0, 0, 0, 0, shared};
+      const int pixels = plan.halo.n * plan.halo.h * plan.halo.w * p.axis[1].source_step();
       const uint32_t channel_bytes = plan.raw_width * 4;
 #pragma unroll
       for (int first = 0; first < kPlaces; first += kAhead) {
@@ -134,7 +143,7 @@ class WarpSource {
         for (int a = 0; a < kAhead; ++a) {
           uint32_t address = raw_box + places.raw[first + a];
 #pragma unroll
-          for (int c = 0; c < kRawChannels; ++c, address += channel_bytes) {
+          for (int c = 0; c < kRawChannels<T>; ++c, address += channel_bytes) {
             raw[a][c / kPiece][c % kPiece] = load_shared(address);
           }
         }
@@ -155,7 +164,7 @@ class WarpSource {
   __device__ __forceinline__ bool add_low_parts(uint32_t shared) const {
     constexpr int kAhead = 4;
     bool infinite = false;
-    const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kHopperRowBytes / 16);
+    const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kRowBytes / 16);
     for (int first = thread_; first < pieces; first += kAhead * kThreads) {
       uint4 value[kAhead];
 #pragma unroll
@@ -182,6 +191,7 @@ class WarpSource {
     int h, w;          // source pixel of the halo's first
     int images;        // up to the end of the batch
     int channels;      // of this chunk that exist
+    uint32_t first_row;
     uint32_t shared;
   };
   struct Pixel {
@@ -189,6 +199,14 @@ class WarpSource {
     uint32_t row;
     bool exists, inside;
   };
+
+  // Which of the planes that share the halo begins at column `start`; -1 if no tap reads it.
+  __device__ __forceinline__ int find_plane(int start) const {
+    for (int i = 0; i < p.plan.halo_planes; ++i) {
+      if (p.plane_start[1][i] == start) return i;
+    }
+    return -1;
+  }
 
   __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
     const HopperConvPlan& plan = p.plan;
@@ -199,13 +217,13 @@ class WarpSource {
     pixel.exists = n < plan.halo.n;
     pixel.inside = pixel.exists && n < halo.images && at_h >= 0 && at_h < p.axis[0].source_size && at_w >= 0 &&
                    at_w < p.axis[1].source_size;
-    pixel.row = n * plan.row.n + h * plan.row.h + w * plan.row.w;
+    pixel.row = halo.first_row + n * plan.row.n + h * plan.row.h + w * plan.row.w;
     pixel.pointer = halo.image + n * p.source_n + at_h * p.source_h + at_w * p.source_w;
     return pixel;
   }
 
   __device__ __forceinline__ static uint32_t place_of(uint32_t row, int piece) {
-    return swizzled(row * kHopperRowBytes + piece * 16);
+    return swizzled(row * kRowBytes + piece * 16, kRowBytes);
   }
 
   // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
@@ -261,7 +279,7 @@ class WarpSource {
 
   // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
   __device__ __forceinline__ bool load_by_pixels(const Halo& halo) const {
-    constexpr int kPieces = kHopperRowBytes / 16, kAhead = 32 / kPiece;
+    constexpr int kPieces = kRowBytes / 16, kAhead = 32 / kPiece;
     const int64_t channel_bytes = p.source_c * static_cast<int>(sizeof(T));
     bool infinite = false;
     for (int index = thread_;; index += kThreads) {
@@ -290,7 +308,7 @@ class WarpSource {
     return infinite;
   }
 
-  // Eight threads take the eight pieces of a pixel.
+  // Eight threads take the pieces of a pixel, of which there are eight or four.
   __device__ __forceinline__ bool load_by_channels(const Halo& halo) const {
     constexpr int kAhead = 4;
     const int piece = thread_ & 7, channels = halo.channels - piece * kPiece;
@@ -319,7 +337,8 @@ class WarpSource {
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        if (pixel[a].exists) infinite |= store_values(halo, place_of(pixel[a].row, piece), raw[a]);
+        if (pixel[a].exists && piece * 16 < kRowBytes)
+          infinite |= store_values(halo, place_of(pixel[a].row, piece), raw[a]);
       }
       if (!pixel[0].exists) break;
     }

@@ -1,9 +1,11 @@
-// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory, or A in registers.
+// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory (K-major also of 64
+// bytes), or A in registers.
 // Tiles are K-major (a row is one m or n); of 16-bit elements B beside A in registers, or both, also MN-major (a row is
 // one k).
 //
 // A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
-// (measured on an H200, with the descriptor's base offset 0), which is what lets one halo serve every tap.
+// (measured on an H200, with the descriptor's base offset 0; rows of 64 bytes: any multiple of 64), which is what lets
+// one halo serve every tap.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,11 +15,12 @@
 
 namespace deconv::hopper {
 
-// Descriptor of a tile at shared address `address` whose groups of 8 rows are `group_bytes` apart.
-__device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t group_bytes) {
-  constexpr uint64_t kSwizzle128 = 1ull << 62, kUnusedLeading = 1ull << 16;
-  return kSwizzle128 | kUnusedLeading | static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 |
-         static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+// Descriptor of a tile of rows of 128 or 64 bytes at shared address `address` whose groups of 8 rows are `group_bytes`
+// apart.
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t group_bytes, int row_bytes = 128) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62, kSwizzle64 = 2ull << 62, kUnusedLeading = 1ull << 16;
+  return (row_bytes == 128 ? kSwizzle128 : kSwizzle64) | kUnusedLeading |
+         static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
 // The same for an MN-major tile, whose blocks of 128 bytes along N are `block_bytes` apart.

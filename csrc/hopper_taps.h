@@ -1,0 +1,39 @@
+// The taps of one axis as the Hopper convolution uses them: in which order, and where each reads in a halo.
+#pragma once
+
+#include <vector>
+
+#include "hopper_plan.h"
+#include "tap_span.h"
+
+namespace deconv {
+
+struct HopperTap {
+  int k;             // in the weight
+  int phase, plane;  // planes that share a halo count as one
+  int slot;          // among the taps of this (phase, plane)
+  int row;           // at which the halo's first pixel reads
+};
+
+// Sorted by phase, plane and slot.
+inline std::vector<HopperTap> hopper_taps(const AxisGeometry& axis, const HopperConvPlan& plan, bool along_w) {
+  const int pixel_rows = along_w ? plan.row.w : plan.row.h, origin = along_w ? plan.origin_w : plan.origin_h;
+  const bool together = along_w && plan.halo_planes > 1;
+  const std::vector<int> planes = used_planes(axis);
+  std::vector<HopperTap> all;
+  for (int phase = 0; phase < axis.phases(); ++phase) {
+    int slot = 0;
+    for (int i = 0; i < static_cast<int>(planes.size()); ++i) {
+      const AxisTaps taps = axis_taps(axis, phase, planes[i]);
+      if (!together) slot = 0;
+      for (int t = 0; t < taps.count; ++t) {
+        const int row = (taps.first_shift + t * taps.shift_step - origin) * pixel_rows;
+        all.push_back({taps.first_tap + t * taps.tap_step, phase, together ? 0 : i, slot++,
+                       row + (together ? i * plan.plane_rows : 0)});
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace deconv
