@@ -67,7 +67,7 @@ struct HopperConvPlan {
   HopperTile tile{24, 1, 1};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk; half, if all fit
-  bool fold_in_warp = false;  // the rows that share are those of each warp, else of the warpgroup
+  bool channels_adjacent = false;  // in the result; decides which row of operand A computes which channel
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
   int slice = 1;  // so many images at a time; all, without repacking

@@ -96,7 +96,7 @@ class Candidates {
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool repack) const {
     HopperConvPlan p;
     p.tile = tile;
-    p.fold_in_warp = tile.fold > 1 && c_.result.stride[1] != 1;
+    p.channels_adjacent = c_.result.stride[1] == 1;
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
     const bool in_half = c_.source_channels * element_ <= kHopperRowBytes / 2;
     p.row_bytes = in_half && hopper_halves_rows(element_, tile) ? kHopperRowBytes / 2 : kHopperRowBytes;

@@ -9,22 +9,22 @@
 
 namespace deconv::hopper {
 
-// The result channel that row `row` (0..15) of a warp's 16 computes. 16-bit types are permuted so that transposing
-// 8x8 matrices leaves each lane four neighbouring channels.
-template <class T>
-__host__ __device__ constexpr int channel_of_row(int row) {
-  return sizeof(T) == 2 ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
-}
-template <class T>
-__host__ __device__ constexpr int row_of_channel(int channel) {
-  return sizeof(T) == 2 ? channel / 4 * 2 + channel % 2 + channel / 2 % 2 * 8 : channel;
-}
-
-// The row of operand A, of a warpgroup's, that computes a channel of its in folded column `column`.
+// The row of operand A, of a warpgroup's, that computes a channel of its in folded column `column`. Folded columns are
+// in one warp if columns are adjacent in the result, in different ones if channels are. Then 16-bit types are permuted
+// so that transposing 8x8 matrices leaves each lane four neighbouring channels.
 template <class T>
 __device__ __forceinline__ int row_of(const HopperConvPlan& plan, int channel, int column) {
-  if (plan.fold_in_warp) return channel / 8 * 16 + column * 8 + channel % 8;
-  return column * (kHopperTileM / plan.tile.fold) + channel / 16 * 16 + row_of_channel<T>(channel % 16);
+  if (!plan.channels_adjacent) {
+    return plan.tile.fold == 1 ? channel : channel / 8 * 16 + column * 8 + channel % 8;
+  }
+  const int c = channel % 16, row = sizeof(T) == 2 ? c / 4 * 2 + c % 2 + c / 2 % 2 * 8 : c;
+  return column * (kHopperTileM / plan.tile.fold) + channel / 16 * 16 + row;
+}
+// The channel, of a warp's, that row `row` (0..15) of its computes.
+template <class T>
+__device__ __forceinline__ int channel_of_row(const HopperConvPlan& plan, int row) {
+  if (plan.channels_adjacent && sizeof(T) == 2) return row % 8 / 2 * 4 + row % 2 + row / 8 * 2;
+  return !plan.channels_adjacent && plan.tile.fold > 1 ? row % 8 : row;
 }
 
 template <class T>
@@ -60,7 +60,7 @@ class Result {
     const Window window = window_of(item, phases);
     // A warpgroup within one line of the tile, which large images give, takes a short way.
     const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
-    if (p.result_m == 1) {
+    if (p.plan.channels_adjacent) {
       if (one_line && (sizeof(T) == 2 ? p.vector_result > 1 : window.channels >= 16)) {
         store_channels_of_line(window, acc);
       } else {
@@ -84,7 +84,7 @@ class Result {
 
  private:
   static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
-  __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && p.plan.fold_in_warp; }
+  __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && !p.plan.channels_adjacent; }
 
   // Where a warpgroup's pixels lie in the result, and how many of them exist.
   struct Window {
@@ -132,7 +132,7 @@ class Result {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int channel = item.m_tile * p.plan.tile_m + first_channel_ +
-                          (fold_in_warp() ? lane_ / 4 : channel_of_row<T>(lane_ / 4 + 8 * half));
+                          channel_of_row<T>(p.plan, lane_ / 4 + 8 * half);
       const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
 #pragma unroll
       for (int k = 0; k < kPhases; ++k) {
@@ -301,9 +301,20 @@ class Result {
     return result;
   }
 
-  // Element e of a lane's row b of columns: group e / kPhases, phase e % kPhases; or the columns folded in this warp.
+  // Element e of a lane's row b of columns: rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2, group e / kPhases,
+  // phase e % kPhases; or the columns folded in this warp.
+  static constexpr int kRowsOfLane = 4 / kFold;
   __device__ __forceinline__ static float element(const Accumulators& acc, int e, int b) {
     return kFold == 1 ? acc[e % kPhases][e / kPhases * 4 + b] : acc[0][e / 2 * 4 + e % 2 * 2 + b];
+  }
+  // The 32 bits of element e, or of e and the next.
+  template <int kPerWord>
+  __device__ __forceinline__ static uint32_t word(const Accumulators& acc, int e, int b) {
+    if constexpr (kPerWord == 2) {
+      return pack_pair<T>(element(acc, e, b), element(acc, e + 1, b));
+    } else {
+      return __float_as_uint(element(acc, e, b));
+    }
   }
 
   // Columns adjacent, groups of columns: a lane holds two pixels of each channel, in all phases a run of neighbours.
@@ -328,7 +339,7 @@ class Result {
     constexpr int kRun = 2 * kPhases;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int channel = channel_of_row<T>(lane_ / 4 + 8 * half);
+      const int channel = lane_ / 4 + 8 * half;
       if (channel >= v.channels) continue;
       T* to = start_of_line(v) + channel * p.result_m + lane_ % 4 * 2 * v.inner;
       T* second = to + v.inner;  // the pixel after
@@ -358,7 +369,7 @@ class Result {
     const int inner = lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int channel = channel_of_row<T>(lane_ / 4 + 8 * half);
+      const int channel = lane_ / 4 + 8 * half;
       if (channel >= v.channels) continue;
       Cursor at = first_group();
       T* group = v.first + channel * p.result_m + inner * v.inner + at.group * v.group + at.line * v.line;
@@ -403,16 +414,29 @@ class Result {
     }
   }
 
-  // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together. A lane has
-  // four rows: two channels of two pixels, or (folded in the warp, so twice as long) one channel of two pixels.
+  // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together.
   __device__ __forceinline__ void store_columns(const Window& v, Accumulators& acc) const {
+    if (sizeof(T) == 2 && p.vector_result == 1) {
+      store_staged<1>(v, acc);
+    } else {
+      store_staged<4 / sizeof(T)>(v, acc);
+    }
+  }
+
+  // kCount: neighbours of a store.
+  template <int kCount>
+  __device__ __forceinline__ void store_staged(const Window& v, Accumulators& acc) const {
     constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
     constexpr int kLanes = kStagedWords > 16 ? 32 : kStagedWords > 8 ? 16 : kStagedWords > 4 ? 8 : 4;  // for one row
-    constexpr int kRows = 32 / kLanes;  // stored at once
+    constexpr int kRows = 32 / kLanes;  // stored at once: neighbouring pixels of a group, then neighbouring channels
+    constexpr int kSteps = kRows < 4 ? 4 / kRows : 1, kStepPixels = 2 * kRows;  // within a channel
+    constexpr int kStepChannels = kRows < 4 ? 1 : kRows / 4;
     constexpr int kAhead = kRows >= 8 ? 4 : 8;
-    constexpr int kColumns = kPhases * kFold;  // of a group
-    const auto channel_of = [](int row) { return kFold == 1 ? channel_of_row<T>(row) : row; };
-    const int word = lane_ % kLanes, sub_row = lane_ / kLanes;
+    const int lane_word = lane_ % kLanes, sub_row = lane_ / kLanes;
+    const int sub_channel = sub_row / 4, sub_inner = sub_row % 4 * 2;
+    const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
+    const int64_t next_channel = kStepChannels * p.result_m;
+    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + lane_word) * 4;
     const Cursor start = first_group();
 #pragma unroll
     for (int first = 0; first < kWords; first += kStagedWords) {
@@ -421,33 +445,30 @@ class Result {
       bool stored[kPerWord];
 #pragma unroll
       for (int i = 0; i < kPerWord; ++i) {
-        const int e = (first + word) * kPerWord + i, k = e % kPhases, f = e / kPhases % kFold;
-        const int index = start.group + e / kColumns;
+        const int e = (first + lane_word) * kPerWord + i, k = e % kPhases, f = e / kPhases % kFold;
+        const int index = start.group + e / (kPhases * kFold);
         const Cursor at{index % p.plan.line_groups, start.line + index / p.plan.line_groups};
         const Cursor column{at.group * kFold + f, at.line};
-        stored[i] = word < kStagedWords && (k == 0 ? exists(v, column, 0, 0) : exists(v, column, kPhases - 1, 0));
+        stored[i] = lane_word < kStagedWords && (k == 0 ? exists(v, column, 0, 0) : exists(v, column, kPhases - 1, 0));
         offset[i] = at.group * v.group + at.line * v.line + (f + k) * p.result_w;
       }
-      // Of the rows that a warp stores at once, a lane's is sub_row below the first: other pixels, other channels.
-      const int sub_channel = channel_of(sub_row / 4), sub_inner = sub_row % 4 * 2;
       T* const of_lane = v.first + offset[0] + sub_channel * p.result_m + sub_inner * v.inner;
-      const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
-      const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + word) * 4;
+      const int64_t second = offset[kPerWord - 1] - offset[0];
 #pragma unroll
-      for (int b = 0; b < 4 / kFold; ++b) {  // rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2
+      for (int b = 0; b < kRowsOfLane; ++b) {
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kStagedWords; ++i) {
-          const int e = (first + i) * kPerWord;
-          uint32_t value;
-          if constexpr (sizeof(T) == 2) {
-            value = pack_pair<T>(element(acc, e, b), element(acc, e + 1, b));
-          } else {
-            value = __float_as_uint(element(acc, e, b));
-          }
-          store_shared(shared_ + (lane_ * kStagedPitch + i) * 4, value);
+          store_shared(shared_ + (lane_ * kStagedPitch + i) * 4, word<kPerWord>(acc, (first + i) * kPerWord, b));
         }
         __syncwarp();
+        T* row[kSteps];  // of the channel's pixels that are stored in turn
+        bool in_group[kSteps];
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          in_group[i] = b % 2 + i * kStepPixels < inners;
+          row[i] = of_lane + b / 2 * 8 * p.result_m + (b % 2 + i * kStepPixels) * v.inner;
+        }
 #pragma unroll
         for (int first_row = 0; first_row < 32; first_row += kRows * kAhead) {
           uint32_t value[kAhead];
@@ -457,18 +478,16 @@ class Result {
           }
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
-            const int row = first_row + i * kRows;
-            const int channel = channel_of(row / 4 + b / 2 * 8), inner = row % 4 * 2 + b % 2;
-            const bool in_tile = channel < channels && inner < inners;
-            T* const to = of_lane + channel * p.result_m + inner * v.inner;
-            if constexpr (sizeof(T) == 4) {
-              if (in_tile && stored[0]) *to = __uint_as_float(value[i]);
-            } else if (p.vector_result > 1) {
+            const int at = first_row + i * kRows, step = at % 4 / kRows % kSteps;
+            const bool in_tile = in_group[step] && at / 4 + b / 2 * 8 < channels;
+            T* const to = row[step];
+            row[step] += next_channel;
+            if constexpr (kCount == kPerWord) {
               if (in_tile && stored[0]) *reinterpret_cast<uint32_t*>(to) = value[i];
             } else {
               const Pack<T, 2> pair = reinterpret_cast<const Pack<T, 2>&>(value[i]);
               if (in_tile && stored[0]) to[0] = pair.value[0];
-              if (in_tile && stored[1]) to[offset[1] - offset[0]] = pair.value[1];
+              if (in_tile && stored[kPerWord - 1]) to[second] = pair.value[1];
             }
           }
         }
