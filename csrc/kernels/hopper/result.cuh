@@ -58,20 +58,12 @@ class Result {
   __device__ __forceinline__ void store(const Item& item, const Phases& phases, Accumulators& acc) const {
     add_bias(item, acc);
     const Window window = window_of(item, phases);
-    // A warpgroup within one line of the tile, which large images give, takes a short way.
+    // A warpgroup within one line of the tile, which large images give, has a shorter way.
     const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
     if (p.plan.channels_adjacent) {
-      if (one_line && (sizeof(T) == 2 ? p.vector_result > 1 : window.channels >= 16)) {
-        store_channels_of_line(window, acc);
-      } else {
-        store_channels(window, acc);
-      }
+      one_line ? store_channels<true>(window, acc) : store_channels<false>(window, acc);
     } else if (p.plan.inner == HopperInner::kWidth) {
-      if (one_line) {
-        store_runs_of_line(window, acc);
-      } else {
-        store_runs(window, acc);
-      }
+      one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
     } else {
       store_columns(window, acc);
     }
@@ -148,13 +140,6 @@ class Result {
   // A group within the tile: which of its line, which line.
   struct Cursor {
     int group, line;
-    // Whether the next group begins a line.
-    __device__ __forceinline__ bool next(const HopperConvPlan& plan) {
-      const bool wraps = group + 1 == plan.line_groups;
-      group = wraps ? 0 : group + 1;
-      line += wraps ? 1 : 0;
-      return wraps;
-    }
   };
   __device__ __forceinline__ Cursor first_group() const {
     const HopperConvPlan& plan = p.plan;
@@ -169,83 +154,52 @@ class Result {
     return (v.groups_of_columns ? 8 * at.group + inner : at.group) < v.widths[k] && at.line < v.lines;
   }
 
-  // How many of the line's groups, from the warpgroup's first on, hold pixel `inner` in phase k.
-  __device__ __forceinline__ int groups_of_line(const Window& v, int k, int inner) const {
-    const Cursor at = first_group();
-    if (at.line >= v.lines) return 0;
-    if (v.groups_of_columns) return (v.widths[k] - inner + 7) / 8 - at.group;
-    return inner < v.inners ? v.widths[k] - at.group : 0;
-  }
-  __device__ __forceinline__ T* start_of_line(const Window& v) const {
-    const Cursor at = first_group();
-    return v.first + at.group * v.group + at.line * v.line;
+  // How many groups of a line hold pixel `inner` in phase k.
+  __device__ __forceinline__ static int groups_with(const Window& v, int k, int inner) {
+    if (v.groups_of_columns) return (v.widths[k] - inner + 7) / 8;
+    return inner < v.inners ? v.widths[k] : 0;
   }
 
-  // Channels adjacent: eight lanes (float) or four (16-bit, after a transposition) fill a sector of one pixel.
-  __device__ __forceinline__ void store_channels_of_line(const Window& v, Accumulators& acc) const {
-    constexpr bool kShort = sizeof(T) == 2;
-    constexpr int kAhead = 4;
-    const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
-#pragma unroll
-    for (int k = 0; k < kPhases; ++k) {
-      T* to = start_of_line(v) + inner * v.inner + channel + k * p.result_w;
-      const int count = channel < v.channels ? groups_of_line(v, k, inner) : 0;
-      const int second = kShort ? 0 : groups_of_line(v, k, inner + 1);  // of the pixel after
-#pragma unroll
-      for (int first = 0; first < kGroups; first += kAhead) {
-        if constexpr (kShort) {
-          uint32_t low[kAhead], high[kAhead];
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j) {
-            const float* a = acc[k] + 4 * (first + j);
-            low[j] = transposed(pack_pair<T>(a[0], a[1]));
-            high[j] = transposed(pack_pair<T>(a[2], a[3]));
-          }
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j, to += v.group) {
-            if (first + j < count) store_global(to, low[j], high[j]);
-          }
-        } else {
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j, to += v.group) {
-            const float* a = acc[k] + 4 * (first + j);
-            if (first + j < count) to[0] = a[0], to[8] = a[2];
-            if (first + j < second) to[v.inner] = a[1], to[v.inner + 8] = a[3];
-          }
-        }
-      }
+  // The groups of a warpgroup in order: where a lane's part of each lies, and which of its line it is.
+  struct Walk {
+    T* at;
+    int group, lines;  // lines: left, with this one; past the last, no group exists
+  };
+  static constexpr int kBeyond = 1 << 30;
+  __device__ __forceinline__ Walk walk_from(const Window& v, T* of_lane) const {
+    const Cursor first = first_group();
+    const int lines = v.lines - first.line;
+    return {of_lane + first.group * v.group + first.line * v.line, lines > 0 ? first.group : kBeyond, lines};
+  }
+  template <bool kOneLine>
+  __device__ __forceinline__ void next(const Window& v, Walk& walk) const {
+    const int line_groups = p.plan.line_groups;
+    if (!kOneLine && walk.group + 1 == line_groups) {
+      walk.at += v.line - (line_groups - 1) * v.group;
+      walk.group = --walk.lines > 0 ? 0 : kBeyond;
+    } else {
+      walk.at += v.group;
+      ++walk.group;
     }
   }
 
-  // The same for any tile.
+  // Channels adjacent: eight lanes (float) or four (16-bit, after a transposition) fill a sector of one pixel.
+  template <bool kOneLine>
   __device__ __forceinline__ void store_channels(const Window& v, Accumulators& acc) const {
     constexpr bool kShort = sizeof(T) == 2;
     constexpr int kAhead = 4;
     const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
-    T* const of_lane = v.first + inner * v.inner + channel;
-    const bool vectors = kShort ? p.vector_result > 1 : (v.groups_of_columns || v.inners >= 8) && v.channels >= 16;
-    const bool in_group = v.groups_of_columns || inner < v.inners;
-    const bool of_tile = !kShort || (in_group && channel < v.channels);
-    Cursor at = first_group();
-    T* group = of_lane + at.group * v.group + at.line * v.line;
-    const int64_t next_line = v.line - (p.plan.line_groups - 1) * v.group;
+    const int channels = v.channels - channel;
 #pragma unroll
-    for (int first = 0; first < kGroups; first += kAhead) {
-      bool column[kAhead][kPhases], second[kAhead][kPhases];  // this lane's pixel, and (float) the one after
-      T* pixel[kAhead];
+    for (int k = 0; k < kPhases; ++k) {
+      Walk walk = walk_from(v, v.first + inner * v.inner + channel + k * p.result_w);
+      // Of this lane's pixel and (float) the one after: groups that hold them.
+      const int count = groups_with(v, k, inner), second = kShort ? 0 : groups_with(v, k, inner + 1);
+      if constexpr (kShort) {
+        const int whole = p.vector_result > 1 && channels > 0 ? count : 0;
+        const int in_parts = p.vector_result > 1 ? 0 : count;
 #pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        pixel[j] = group;
-#pragma unroll
-        for (int k = 0; k < kPhases; ++k) {
-          column[j][k] = of_tile && exists(v, at, k, inner);
-          second[j][k] = kShort || exists(v, at, k, inner + 1);
-        }
-        group += at.next(p.plan) ? next_line : v.group;
-      }
-#pragma unroll
-      for (int k = 0; k < kPhases; ++k) {
-        if constexpr (kShort) {
+        for (int first = 0; first < kGroups; first += kAhead) {
           uint32_t low[kAhead], high[kAhead];
 #pragma unroll
           for (int j = 0; j < kAhead; ++j) {
@@ -253,39 +207,29 @@ class Result {
             low[j] = transposed(pack_pair<T>(a[0], a[1]));
             high[j] = transposed(pack_pair<T>(a[2], a[3]));
           }
-          if (vectors) {
 #pragma unroll
-            for (int j = 0; j < kAhead; ++j) {
-              if (column[j][k]) store_global(pixel[j] + k * p.result_w, low[j], high[j]);
-            }
-          } else {
-#pragma unroll
-            for (int j = 0; j < kAhead; ++j) {
+          for (int j = 0; j < kAhead; ++j, next<kOneLine>(v, walk)) {
+            if (walk.group < whole) store_global(walk.at, low[j], high[j]);
+            if (walk.group < in_parts) {
               const Pack<uint32_t, 2> words{low[j], high[j]};
               const Pack<T, 4> values = reinterpret_cast<const Pack<T, 4>&>(words);
 #pragma unroll
               for (int c = 0; c < 4; ++c) {
-                if (column[j][k] && channel + c < v.channels) pixel[j][k * p.result_w + c] = values.value[c];
+                if (c < channels) walk.at[c] = values.value[c];
               }
             }
           }
-        } else {
+        }
+      } else {
+        const int low = channels > 0 ? count : 0, high = channels > 8 ? count : 0;
+        const int second_low = channels > 0 ? second : 0, second_high = channels > 8 ? second : 0;
 #pragma unroll
-          for (int j = 0; j < kAhead; ++j) {
-            const float* a = acc[k] + 4 * (first + j);
-            T* const to = pixel[j] + k * p.result_w;
-            if (vectors) {
-              if (column[j][k]) to[0] = a[0], to[8] = a[2];
-              if (second[j][k]) to[v.inner] = a[1], to[v.inner + 8] = a[3];
-            } else {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) {
-                const bool pixel_exists = (e % 2 == 0 ? column : second)[j][k] &&
-                                          (v.groups_of_columns || inner + e % 2 < v.inners);
-                if (pixel_exists && channel + e / 2 * 8 < v.channels) to[e % 2 * v.inner + e / 2 * 8] = a[e];
-              }
-            }
-          }
+        for (int j = 0; j < kGroups; ++j, next<kOneLine>(v, walk)) {
+          const float* a = acc[k] + 4 * j;
+          if (walk.group < low) walk.at[0] = a[0];
+          if (walk.group < high) walk.at[8] = a[2];
+          if (walk.group < second_low) walk.at[v.inner] = a[1];
+          if (walk.group < second_high) walk.at[v.inner + 8] = a[3];
         }
       }
     }
@@ -318,40 +262,40 @@ class Result {
   }
 
   // Columns adjacent, groups of columns: a lane holds two pixels of each channel, in all phases a run of neighbours.
-  __device__ __forceinline__ void store_runs_of_line(const Window& v, Accumulators& acc) const {
+  template <bool kOneLine>
+  __device__ __forceinline__ void store_runs(const Window& v, Accumulators& acc) const {
     constexpr int kRun = 2 * kPhases;
-    const int inner = lane_ % 4 * 2;
-    int count[kRun];
-#pragma unroll
-    for (int e = 0; e < kRun; ++e) count[e] = groups_of_line(v, e % kPhases, inner + e / kPhases);
     if (p.vector_result == kRun) {
-      store_runs_by<kRun>(v, acc, count);
+      store_runs_by<kRun, kOneLine>(v, acc);
     } else if (kPhases == 2 && p.vector_result == 2) {
-      store_runs_by<2>(v, acc, count);
+      store_runs_by<2, kOneLine>(v, acc);
     } else {
-      store_runs_by<1>(v, acc, count);
+      store_runs_by<1, kOneLine>(v, acc);
     }
   }
 
-  // kCount neighbours a store; count: groups that hold each of the run's elements.
-  template <int kCount>
-  __device__ __forceinline__ void store_runs_by(const Window& v, Accumulators& acc, const int* count) const {
+  // kCount neighbours a store.
+  template <int kCount, bool kOneLine>
+  __device__ __forceinline__ void store_runs_by(const Window& v, Accumulators& acc) const {
     constexpr int kRun = 2 * kPhases;
+    const int inner = lane_ % 4 * 2;
+    int count[kRun];  // groups that hold each of the run's elements
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) count[e] = groups_with(v, e % kPhases, inner + e / kPhases);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int channel = lane_ / 4 + 8 * half;
       if (channel >= v.channels) continue;
-      T* to = start_of_line(v) + channel * p.result_m + lane_ % 4 * 2 * v.inner;
-      T* second = to + v.inner;  // the pixel after
+      Walk walk = walk_from(v, v.first + channel * p.result_m + inner * v.inner);
 #pragma unroll
-      for (int j = 0; j < kGroups; ++j, to += v.group, second += v.group) {
+      for (int j = 0; j < kGroups; ++j, next<kOneLine>(v, walk)) {
 #pragma unroll
         for (int e = 0; e < kRun; e += kCount) {
           float run[kCount];
 #pragma unroll
           for (int i = 0; i < kCount; ++i) run[i] = acc[(e + i) % kPhases][4 * j + 2 * half + (e + i) / kPhases];
-          T* const at = (e / kPhases == 0 ? to : second) + e % kPhases * p.result_w;
-          if (j < count[e]) {
+          T* const at = walk.at + e / kPhases * v.inner + e % kPhases * p.result_w;
+          if (walk.group < count[e]) {
             if constexpr (kCount == 1) {
               *at = narrow<T>(run[0]);
             } else {
@@ -359,42 +303,6 @@ class Result {
             }
           }
         }
-      }
-    }
-  }
-
-  // The same for any tile.
-  __device__ __forceinline__ void store_runs(const Window& v, Accumulators& acc) const {
-    constexpr int kRun = 2 * kPhases;
-    const int inner = lane_ % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int channel = lane_ / 4 + 8 * half;
-      if (channel >= v.channels) continue;
-      Cursor at = first_group();
-      T* group = v.first + channel * p.result_m + inner * v.inner + at.group * v.group + at.line * v.line;
-      const int64_t next_line = v.line - (p.plan.line_groups - 1) * v.group;
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        float run[kRun];
-        bool stored[kRun];
-#pragma unroll
-        for (int e = 0; e < kRun; ++e) {
-          run[e] = acc[e % kPhases][4 * j + 2 * half + e / kPhases];
-          stored[e] = exists(v, at, e % kPhases, inner + e / kPhases);
-        }
-        if (p.vector_result == kRun) {
-          if (stored[0]) store_neighbours<kRun>(group, run);
-        } else if (kPhases == 2 && p.vector_result == 2) {
-          if (stored[0]) store_neighbours<2>(group, run);
-          if (stored[kPhases]) store_neighbours<2>(group + v.inner, run + 2);
-        } else {
-#pragma unroll
-          for (int e = 0; e < kRun; ++e) {
-            if (stored[e]) group[e / kPhases * v.inner + e % kPhases * p.result_w] = narrow<T>(run[e]);
-          }
-        }
-        group += at.next(p.plan) ? next_line : v.group;
       }
     }
   }
