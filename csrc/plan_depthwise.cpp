@@ -62,10 +62,11 @@ std::string refusal(int shared_bytes, int64_t blocks) {
   return "";
 }
 
-// Seconds that warp instructions take to issue; float64 has half of the rate.
-double issue_time(double instructions, const Problem& problem, const Device& device) {
-  return instructions / (4.0 * device.multiprocessors * kClock) *
-         (static_cast<double>(accumulator_size(problem.dtype)) / 4);
+// Seconds that warp instructions of so many blocks take to issue; float64 has half of the rate. Two blocks keep a
+// multiprocessor busy.
+double issue_time(double instructions, int64_t blocks, const Problem& problem, const Device& device) {
+  const double busy = std::min<double>(device.multiprocessors, static_cast<double>(std::max<int64_t>(blocks, 1)) / 2);
+  return instructions / (4.0 * busy * kClock) * (static_cast<double>(accumulator_size(problem.dtype)) / 4);
 }
 
 struct Draft {
@@ -239,7 +240,7 @@ Draft plan_planes(const Problem& problem, const Device& device) {
   }
   draft.refusal = refusal(tile.shared_bytes, tile.blocks);
   if (tile.tiles > INT32_MAX) draft.refusal = "takes fewer than 2^31 tiles";
-  draft.plan.estimate_ms = issue_time(work, problem, device);
+  draft.plan.estimate_ms = issue_time(work, tile.blocks, problem, device);
   draft.plan.tile = tile;
   draft.tile = describe(tile, problem.dtype);
   return draft;
@@ -347,7 +348,7 @@ Draft plan_channels(const Problem& problem, const Device& device) {
   set_divisors(tile, problem, strips);
   work *= static_cast<double>(threads) * kDepthwiseThreads / 32 / slots;
   if (draft.refusal.empty()) draft.refusal = refusal(tile.shared_bytes, tile.blocks);
-  draft.plan.estimate_ms = issue_time(work, problem, device);
+  draft.plan.estimate_ms = issue_time(work, tile.blocks, problem, device);
   draft.plan.tile = tile;
   draft.tile = describe(tile, problem.dtype);
   return draft;

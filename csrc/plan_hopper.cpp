@@ -2,6 +2,7 @@
 #include "plan_hopper.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "correlation.h"
@@ -22,31 +23,95 @@ constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// What a result's element costs by how it lies to its neighbours: channels adjacent; columns adjacent, staged or in
-// runs; the same at odd places; columns apart.
-enum Store { kChannels, kStaged, kRuns, kOddStaged, kOddRuns, kApart, kStores };
-
-// Cycles of a multiprocessor at kClockHopper, fitted to 6,685 timings of 33 layers on an H200
-// (docs/performance_notes.md); additive, for the parts of an item overlap little.
+// Cycles of a multiprocessor at kClockHopper, fitted to timings of 16-bit types and TF32 on an H200, 10,967 of 55
+// layers (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage;                      // of a stage besides
   double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
   double few_warps;                  // how much more, where 32 groups leave few warps to write it
+  bool overlapped;                   // products and halos hide each other in part
   double bytes;                      // that TMA brings in a cycle, at most
   double item;                       // of an item and phase group
-  double store[kStores];             // of a result element
-  double row_bytes;                  // a row of so many bytes costs twice its share
-  double ragged;                     // how much more rows cost that are no multiple of 64 bytes
+  double memory;                     // part of the time for moving all tensors that nothing hides
   double launch_ms;
+  // Of a result's element, by how it lies to its neighbours. Channels adjacent; more, where a warpgroup has several
+  // lines.
+  double channels, channels_lines;
+  // Columns adjacent, in runs of groups of columns (and several lines); staged: an element, and a row of columns.
+  double runs, runs_lines, staged, staged_row;
+  double images;        // more, in groups of images
+  double ragged[2][2];  // more, where rows begin within a sector: [staged, runs][one phase, two]
+  double odd[2];        // more, where pairs of 16 bits may not be stored at once: [staged, runs]
+  double apart, ragged_apart;  // columns apart
 };
-constexpr Costs kCostsShort{0.615, 176, 2.41,  10.4, 18.1, 1.36, 36, 2560, {0.038, 0.068, 0.035, 0.030, 0.32, 0.156},
-                            1,     1.8, 3.9e-3};
-constexpr Costs kCostsTf32{0.711, 96,  2.07,  5.7, 22.3, 0.95, 38, 3120, {0.138, 0.143, 0.129, 0.228, 0.78, 0.268},
-                           6.9,   0.8, 2.0e-3};
-constexpr Costs kCostsSplit{2.7, 222, 12.6,  21.0, 24.5, 1.06, 29, 3290, {0.027, 0.058, 0.238, 0.017, 0.33, 0.142},
-                            1,   0.8, 5.8e-3};
+constexpr Costs kCostsShort{0.772,
+                            151,
+                            3.71,
+                            8.81,
+                            22.8,
+                            1.4,
+                            true,
+                            38.8,
+                            1996,
+                            0.25,
+                            0.004,
+                            0.041,
+                            0.032,
+                            0.0157,
+                            0.0326,
+                            0.002,
+                            1.48,
+                            0.0864,
+                            {{0.00162, 0.0801}, {0, 0.0509}},
+                            {0.0591, 0.208},
+                            0.167,
+                            0.0357};
+constexpr Costs kCostsTf32{0.747,
+                           139,
+                           3.39,
+                           9.39,
+                           21.1,
+                           1.32,
+                           true,
+                           42.2,
+                           2309,
+                           0.24,
+                           0.0031,
+                           0.0567,
+                           0.0146,
+                           0.0407,
+                           0.0261,
+                           0.114,
+                           0,
+                           0.084,
+                           {{0, 0.159}, {0.141, 0.152}},
+                           {0, 0.574},
+                           0.21,
+                           0.131};
+constexpr Costs kCostsSplit{2.7,
+                            222,
+                            12.6,
+                            21,
+                            24.5,
+                            1.06,
+                            false,
+                            29,
+                            3290,
+                            0,
+                            5.8e-3,
+                            0.027,
+                            0,
+                            0.24,
+                            0,
+                            0.013,
+                            0,
+                            0,
+                            {{0, 0}, {0, 0}},
+                            {0, 0.09},
+                            0.142,
+                            0};
 constexpr double kPackMsPerByte = 0.5e-9;
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -158,19 +223,30 @@ class Candidates {
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
     const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    const double work = stages * (4 * row * n * costs.product + costs.stage) + pixels * row * pixel_cost(p, costs) +
-                        results * store_cost(p, costs) + costs.item * pieces;
+    const double products = stages * (4 * row * n * costs.product + costs.stage);
+    const double bring = pixels * row * pixel_cost(p, costs);
+    const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
+    const double work = both + results * store_cost(p, costs) + costs.item * pieces;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items, p.blocks));
-    const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
-    return 1e3 * std::max(rounds * std::max(work, load) / kClockHopper, memory) + costs.launch_ms +
+    const double memory = moved_bytes(p) / device_.bandwidth;
+    const double compute = rounds * std::max(work, load) / kClockHopper;
+    return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            kPackMsPerByte * static_cast<double>(p.packed_bytes);
   }
 
  private:
+  // Of all tensors, without the planes of the source that no tap reads, where they lie apart.
+  double moved_bytes(const HopperConvPlan& p) const {
+    double share = p.repack ? 1 : static_cast<double>(planes_h_) / h_.planes();
+    if (p.source == HopperSource::kTensor && !p.repack) share *= static_cast<double>(planes_w_) / w_.planes();
+    const double source_bytes = static_cast<double>(c_.source.numel()) * element_;
+    return static_cast<double>(problem_.bytes()) - (1 - share) * source_bytes;
+  }
+
   // Of all phases and planes.
   int taps_w(const HopperConvPlan& p) const { return w_.kernel + p.tile.fold - 1; }
 
@@ -179,20 +255,20 @@ class Candidates {
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
            (p.tile.groups == 32 ? costs.few_warps : 1);
   }
-  // Of a result element, also for columns that lie apart in memory, or in short or ragged pieces of rows.
   double store_cost(const HopperConvPlan& p, const Costs& costs) const {
-    if (c_.result.stride[1] == 1) return costs.store[kChannels];
-    const bool in_runs = p.inner == HopperInner::kWidth, odd = hopper_vector_result(problem_, p) == 1;
-    const Store kind = w_.result_step() > p.tile.phases ? kApart
-                       : in_runs                        ? (odd ? kOddRuns : kRuns)
-                                                        : (odd ? kOddStaged : kStaged);
-    const double apart = std::max(1.0, std::min<double>(w_.result_step(), 32.0 / element_) / p.tile.phases);
-    if (in_runs) return costs.store[kind] * apart;
-    const int columns = p.pixels.w * p.tile.phases;
-    const double row_bytes = static_cast<double>(std::min(columns, p.tile.groups * p.tile.phases * p.tile.fold)) *
-                             element_;
-    const double ragged = columns * element_ % 64 != 0 ? costs.ragged : 1;
-    return costs.store[kind] * apart * (0.75 + costs.row_bytes / row_bytes) * ragged;
+    const bool several_lines = p.tile.groups > p.line_groups;
+    if (p.channels_adjacent) return costs.channels + (several_lines ? costs.channels_lines : 0);
+    const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
+    const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
+    const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
+    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
+    if (step > p.tile.phases) return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images);
+    const double of_row = std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns);
+    const int vector = hopper_vector_result(problem_, p);
+    const bool odd = in_runs ? vector < 2 * p.tile.phases : vector == 1 && element_ == 2;
+    return wasted * ((in_runs ? costs.runs + (several_lines ? costs.runs_lines : 0)
+                              : costs.staged + costs.staged_row / of_row + images) +
+                     (ragged ? costs.ragged[in_runs][p.tile.phases > 1] : 0) + (odd ? costs.odd[in_runs] : 0));
   }
 
   bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
