@@ -44,7 +44,7 @@ struct Costs {
   double images;        // more, in groups of images
   double ragged[2][2];  // more, where rows begin within a sector: [staged, runs][one phase, two]
   double odd[2];        // more, where pairs of 16 bits may not be stored at once: [staged, runs]
-  double apart, ragged_apart;  // columns apart
+  double apart, ragged_apart, apart_runs;  // columns apart; more, in runs of two phases
 };
 constexpr Costs kCostsShort{0.772,
                             151,
@@ -67,7 +67,8 @@ constexpr Costs kCostsShort{0.772,
                             {{0.00162, 0.0801}, {0, 0.0509}},
                             {0.0591, 0.208},
                             0.167,
-                            0.0357};
+                            0.0357,
+                            0.1};
 constexpr Costs kCostsTf32{0.747,
                            139,
                            3.39,
@@ -89,7 +90,8 @@ constexpr Costs kCostsTf32{0.747,
                            {{0, 0.159}, {0.141, 0.152}},
                            {0, 0.574},
                            0.21,
-                           0.131};
+                           0.131,
+                           0.08};
 constexpr Costs kCostsSplit{2.7,
                             222,
                             12.6,
@@ -262,7 +264,10 @@ class Candidates {
     const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
     const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
-    if (step > p.tile.phases) return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images);
+    if (step > p.tile.phases) {
+      return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
+                       (in_runs && p.tile.phases > 1 ? costs.apart_runs : 0));
+    }
     const double of_row = std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns);
     const int vector = hopper_vector_result(problem_, p);
     const bool odd = in_runs ? vector < 2 * p.tile.phases : vector == 1 && element_ == 2;

@@ -336,10 +336,11 @@ class ConvBlock {
             const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
             bool careful = infinite_weights;
             if constexpr (Config::kParts == 2) {
-              const uint32_t flag = lane < Config::kSourceWarps
-                                        ? load_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + lane))
-                                        : 0;
-              careful |= __any_sync(~0u, flag != 0);
+              uint32_t any = 0;  // lane 0, which releases the halo, reads alone
+              for (int i = 0; leader && i < Config::kSourceWarps; ++i) {
+                any |= load_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + i));
+              }
+              careful |= __shfl_sync(~0u, any, 0) != 0;
             }
 #pragma unroll
             for (int k = 0; k < kPhases; ++k) {

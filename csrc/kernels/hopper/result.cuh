@@ -149,11 +149,6 @@ class Result {
             : plan.inner == HopperInner::kBatch && plan.second.n > 0 ? 0
                                                                      : plan.second.h};
   }
-  // Whether the columns and lines of a group exist: of pixel `inner` of a group of columns, else of the whole group.
-  __device__ __forceinline__ static bool exists(const Window& v, const Cursor& at, int k, int inner) {
-    return (v.groups_of_columns ? 8 * at.group + inner : at.group) < v.widths[k] && at.line < v.lines;
-  }
-
   // How many groups of a line hold pixel `inner` in phase k.
   __device__ __forceinline__ static int groups_with(const Window& v, int k, int inner) {
     if (v.groups_of_columns) return (v.widths[k] - inner + 7) / 8;
@@ -179,15 +174,20 @@ class Result {
       walk.group = --walk.lines > 0 ? 0 : kBeyond;
     } else {
       walk.at += v.group;
-      ++walk.group;
+      if (!kOneLine) ++walk.group;
     }
+  }
+
+  // Whether the walk's group, its j-th, is one of the first `count` of its line.
+  template <bool kOneLine>
+  __device__ __forceinline__ bool exists(const Walk& walk, int j, int count) const {
+    return kOneLine ? j < count - walk.group : walk.group < count;
   }
 
   // Channels adjacent: eight lanes (float) or four (16-bit, after a transposition) fill a sector of one pixel.
   template <bool kOneLine>
   __device__ __forceinline__ void store_channels(const Window& v, Accumulators& acc) const {
     constexpr bool kShort = sizeof(T) == 2;
-    constexpr int kAhead = 4;
     const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
     const int channels = v.channels - channel;
 #pragma unroll
@@ -196,40 +196,49 @@ class Result {
       // Of this lane's pixel and (float) the one after: groups that hold them.
       const int count = groups_with(v, k, inner), second = kShort ? 0 : groups_with(v, k, inner + 1);
       if constexpr (kShort) {
-        const int whole = p.vector_result > 1 && channels > 0 ? count : 0;
-        const int in_parts = p.vector_result > 1 ? 0 : count;
-#pragma unroll
-        for (int first = 0; first < kGroups; first += kAhead) {
-          uint32_t low[kAhead], high[kAhead];
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j) {
-            const float* a = acc[k] + 4 * (first + j);
-            low[j] = transposed(pack_pair<T>(a[0], a[1]));
-            high[j] = transposed(pack_pair<T>(a[2], a[3]));
-          }
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j, next<kOneLine>(v, walk)) {
-            if (walk.group < whole) store_global(walk.at, low[j], high[j]);
-            if (walk.group < in_parts) {
-              const Pack<uint32_t, 2> words{low[j], high[j]};
-              const Pack<T, 4> values = reinterpret_cast<const Pack<T, 4>&>(words);
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                if (c < channels) walk.at[c] = values.value[c];
-              }
-            }
-          }
-        }
+        p.vector_result > 1 ? store_channels_by<4, kOneLine>(v, acc[k], walk, channels > 0 ? count : 0, channels)
+                            : store_channels_by<1, kOneLine>(v, acc[k], walk, count, channels);
       } else {
         const int low = channels > 0 ? count : 0, high = channels > 8 ? count : 0;
         const int second_low = channels > 0 ? second : 0, second_high = channels > 8 ? second : 0;
 #pragma unroll
         for (int j = 0; j < kGroups; ++j, next<kOneLine>(v, walk)) {
           const float* a = acc[k] + 4 * j;
-          if (walk.group < low) walk.at[0] = a[0];
-          if (walk.group < high) walk.at[8] = a[2];
-          if (walk.group < second_low) walk.at[v.inner] = a[1];
-          if (walk.group < second_high) walk.at[v.inner + 8] = a[3];
+          if (exists<kOneLine>(walk, j, low)) walk.at[0] = a[0];
+          if (exists<kOneLine>(walk, j, high)) walk.at[8] = a[2];
+          if (exists<kOneLine>(walk, j, second_low)) walk.at[v.inner] = a[1];
+          if (exists<kOneLine>(walk, j, second_high)) walk.at[v.inner + 8] = a[3];
+        }
+      }
+    }
+  }
+
+  // 16-bit types: four channels of each group's pixel, kCount a store.
+  template <int kCount, bool kOneLine>
+  __device__ __forceinline__ void store_channels_by(const Window& v, const float (&acc)[kGroups * 4], Walk walk,
+                                                    int count, int channels) const {
+    constexpr int kAhead = 4;
+#pragma unroll
+    for (int first = 0; first < kGroups; first += kAhead) {
+      uint32_t low[kAhead], high[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const float* a = acc + 4 * (first + j);
+        low[j] = transposed(pack_pair<T>(a[0], a[1]));
+        high[j] = transposed(pack_pair<T>(a[2], a[3]));
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j, next<kOneLine>(v, walk)) {
+        if (!exists<kOneLine>(walk, first + j, count)) continue;
+        if constexpr (kCount == 4) {
+          store_global(walk.at, low[j], high[j]);
+        } else {
+          const Pack<uint32_t, 2> words{low[j], high[j]};
+          const Pack<T, 4> values = reinterpret_cast<const Pack<T, 4>&>(words);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            if (c < channels) walk.at[c] = values.value[c];
+          }
         }
       }
     }
@@ -295,7 +304,7 @@ class Result {
 #pragma unroll
           for (int i = 0; i < kCount; ++i) run[i] = acc[(e + i) % kPhases][4 * j + 2 * half + (e + i) / kPhases];
           T* const at = walk.at + e / kPhases * v.inner + e % kPhases * p.result_w;
-          if (walk.group < count[e]) {
+          if (exists<kOneLine>(walk, j, count[e])) {
             if constexpr (kCount == 1) {
               *at = narrow<T>(run[0]);
             } else {
@@ -356,8 +365,8 @@ class Result {
         const int e = (first + lane_word) * kPerWord + i, k = e % kPhases, f = e / kPhases % kFold;
         const int index = start.group + e / (kPhases * kFold);
         const Cursor at{index % p.plan.line_groups, start.line + index / p.plan.line_groups};
-        const Cursor column{at.group * kFold + f, at.line};
-        stored[i] = lane_word < kStagedWords && (k == 0 ? exists(v, column, 0, 0) : exists(v, column, kPhases - 1, 0));
+        stored[i] = lane_word < kStagedWords && at.line < v.lines &&
+                    at.group * kFold + f < (k == 0 ? v.widths[0] : v.widths[kPhases - 1]);
         offset[i] = at.group * v.group + at.line * v.line + (f + k) * p.result_w;
       }
       T* const of_lane = v.first + offset[0] + sub_channel * p.result_m + sub_inner * v.inner;
