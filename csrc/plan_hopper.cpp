@@ -23,7 +23,7 @@ constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// Cycles of a multiprocessor at kClockHopper, fitted to timings of 16-bit types and TF32 on an H200, 10,967 of 55
+// Cycles of a multiprocessor at kClockHopper, fitted to timings of 16-bit types and TF32 on an H200, 10,967 of 49
 // layers (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 struct Costs {
@@ -113,6 +113,7 @@ constexpr Costs kCostsSplit{2.7,
                             {{0, 0}, {0, 0}},
                             {0, 0.09},
                             0.142,
+                            0,
                             0};
 constexpr double kPackMsPerByte = 0.5e-9;
 
