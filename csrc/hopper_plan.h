@@ -8,7 +8,7 @@ namespace deconv {
 inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
 inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
 inline constexpr int kHopperRawBytes = 32;   // of one pixel's channels in a raw box
-// Pixels (float) or lanes' octets (16-bit: a lane and octet for two columns) of a raw box, at most.
+// Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
 inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
@@ -66,7 +66,7 @@ struct HopperExtent {
 struct HopperConvPlan {
   HopperTile tile{24, 1, 1};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
-  int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk; half, if all fit
+  int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk (hopper_halves_rows)
   bool channels_adjacent = false;  // in the result; decides which row of operand A computes which channel
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace

@@ -12,7 +12,7 @@ struct HopperTap {
   int k;             // in the weight
   int phase, plane;  // planes that share a halo count as one
   int slot;          // among the taps of this (phase, plane)
-  int row;           // at which the halo's first pixel reads
+  int row;           // of the halo, at which the tile's first pixel reads
 };
 
 // Sorted by phase, plane and slot.

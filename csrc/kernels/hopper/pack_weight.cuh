@@ -3,8 +3,8 @@
 // plan.row_bytes (twice for two parts), two such tiles for 128 channels. Slots that a (phase, plane) with fewer taps
 // leaves are never read.
 //
-// plan.fold columns in the rows (stride and dilation 1): column f reads, with tap t, the pixel that column 0 reads with
-// tap t + f. So the stage of slot u holds tap u - f for column f, and zeros where there is none.
+// plan.tile.fold columns in the rows (stride and dilation 1): column f reads, with tap t, the pixel that column 0 reads
+// with tap t + f. So the stage of slot u holds tap u - f for column f, and zeros where there is none.
 #pragma once
 
 #include "result.cuh"

@@ -43,7 +43,7 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
 template <class T, int kGroups, int kPhases, int kFold>
 class Result {
  public:
-  // shared: this warp's staging rows, used where columns are adjacent (staging_bytes of them).
+  // shared: this warp's staging rows, used where columns are adjacent, in groups of rows or images.
   __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
       : p(params),
         warpgroup_(warpgroup),
@@ -80,7 +80,7 @@ class Result {
 
   // Where a warpgroup's pixels lie in the result, and how many of them exist.
   struct Window {
-    T* first;  // channel 0 of this warp's 16, the tile's first pixel
+    T* first;  // this warp's first channel, the tile's first pixel
     int channels;  // of this warp's that exist
     int64_t inner, group, line;  // elements from one pixel of a group to the next; to the next group; to the next line
     int inners, lines;  // pixels that exist of a group; lines

@@ -32,12 +32,12 @@ __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& it
   }
 }
 
-// One thread asks for the raw box of channels from `channel` on (contiguous): columns of all planes of the width. A box
-// begins at a multiple of 16 bytes, skipped_columns before the halo.
+// A raw box begins at a multiple of 16 bytes, so many columns before the halo.
 template <class T>
 __device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
   return (item.w + p.plan.origin_w) * p.axis[1].source_step() & (16 / static_cast<int>(sizeof(T)) - 1);
 }
+// One thread asks for the raw box of channels from `channel` on (contiguous): columns of all planes of the width.
 template <class T>
 __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& item, int plane, int channel,
                                          uint32_t shared, uint32_t barrier) {
