@@ -87,8 +87,8 @@ struct HopperConvPlan {
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
   bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
   int chunks = 1;  // of source channels
-  int slots_h = 1,
-      slots_w = 1;  // most taps of a (phase, plane) along each axis; those of columns that share rows overlap
+  // Most taps of a (phase, plane) along each axis; those of columns that share rows overlap.
+  int slots_h = 1, slots_w = 1;
   int tile_m = kHopperTileM;  // result channels of a block: of one warpgroup (its rows / fold), or of both
   int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
   int items = 0;  // of a slice

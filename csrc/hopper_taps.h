@@ -11,7 +11,7 @@ namespace deconv {
 struct HopperTap {
   int k;             // in the weight
   int phase, plane;  // planes that share a halo count as one
-  int slot;          // among the taps of this (phase, plane)
+  int slot, slots;   // among the taps of this (phase, plane), and how many these are
   int row;           // of the halo, at which the tile's first pixel reads
 };
 
@@ -22,15 +22,16 @@ inline std::vector<HopperTap> hopper_taps(const AxisGeometry& axis, const Hopper
   const std::vector<int> planes = used_planes(axis);
   std::vector<HopperTap> all;
   for (int phase = 0; phase < axis.phases(); ++phase) {
-    int slot = 0;
+    size_t first = all.size();  // of the pair
     for (int i = 0; i < static_cast<int>(planes.size()); ++i) {
       const AxisTaps taps = axis_taps(axis, phase, planes[i]);
-      if (!together) slot = 0;
+      if (!together) first = all.size();
       for (int t = 0; t < taps.count; ++t) {
         const int row = (taps.first_shift + t * taps.shift_step - origin) * pixel_rows;
-        all.push_back({taps.first_tap + t * taps.tap_step, phase, together ? 0 : i, slot++,
-                       row + (together ? i * plan.plane_rows : 0)});
+        all.push_back({taps.first_tap + t * taps.tap_step, phase, together ? 0 : i,
+                       static_cast<int>(all.size() - first), 0, row + (together ? i * plan.plane_rows : 0)});
       }
+      for (size_t tap = first; tap < all.size(); ++tap) all[tap].slots = static_cast<int>(all.size() - first);
     }
   }
   return all;

@@ -225,6 +225,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("phase", &HopperTap::phase)
       .def_readonly("plane", &HopperTap::plane)
       .def_readonly("slot", &HopperTap::slot)
+      .def_readonly("slots", &HopperTap::slots)
       .def_readonly("row", &HopperTap::row);
   m.def("hopper_taps", &hopper_taps, py::arg("axis"), py::arg("plan"), py::arg("along_w"));
   py::class_<HopperWeightPlan>(m, "HopperWeightPlan")

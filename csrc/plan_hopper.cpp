@@ -26,6 +26,17 @@ constexpr int kMostResident = 150;  // stages of weights that may stay
 // Cycles of a multiprocessor at kClockHopper, fitted to timings of 16-bit types and TF32 on an H200, 10,967 of 49
 // layers (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
+// Of a result's element, by how it lies to its neighbours.
+struct StoreCosts {
+  double channels, channels_lines;  // channels adjacent; more, where a warpgroup has several lines
+  double runs, runs_lines;          // columns adjacent, groups of columns; more, in several lines
+  double staged, staged_row;        // columns adjacent, other groups; more, of a row of columns
+  double images;                    // more, in groups of images
+  // More, where rows begin within a sector, with one phase of the width and with two.
+  double ragged_runs, ragged_runs_phases, ragged_staged, ragged_staged_phases;
+  double odd_runs, odd_staged;             // more, where neighbours may not be stored at once
+  double apart, ragged_apart, apart_runs;  // columns apart; more, in runs of two phases
+};
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage;                      // of a stage besides
@@ -36,85 +47,16 @@ struct Costs {
   double item;                       // of an item and phase group
   double memory;                     // part of the time for moving all tensors that nothing hides
   double launch_ms;
-  // Of a result's element, by how it lies to its neighbours. Channels adjacent; more, where a warpgroup has several
-  // lines.
-  double channels, channels_lines;
-  // Columns adjacent, in runs of groups of columns (and several lines); staged: an element, and a row of columns.
-  double runs, runs_lines, staged, staged_row;
-  double images;        // more, in groups of images
-  double ragged[2][2];  // more, where rows begin within a sector: [staged, runs][one phase, two]
-  double odd[2];        // more, where pairs of 16 bits may not be stored at once: [staged, runs]
-  double apart, ragged_apart, apart_runs;  // columns apart; more, in runs of two phases
+  StoreCosts store;
 };
-constexpr Costs kCostsShort{0.772,
-                            151,
-                            3.71,
-                            8.81,
-                            22.8,
-                            1.4,
-                            true,
-                            38.8,
-                            1996,
-                            0.25,
-                            0.004,
-                            0.041,
-                            0.032,
-                            0.0157,
-                            0.0326,
-                            0.002,
-                            1.48,
-                            0.0864,
-                            {{0.00162, 0.0801}, {0, 0.0509}},
-                            {0.0591, 0.208},
-                            0.167,
-                            0.0357,
-                            0.1};
-constexpr Costs kCostsTf32{0.747,
-                           139,
-                           3.39,
-                           9.39,
-                           21.1,
-                           1.32,
-                           true,
-                           42.2,
-                           2309,
-                           0.24,
-                           0.0031,
-                           0.0567,
-                           0.0146,
-                           0.0407,
-                           0.0261,
-                           0.114,
-                           0,
-                           0.084,
-                           {{0, 0.159}, {0.141, 0.152}},
-                           {0, 0.574},
-                           0.21,
-                           0.131,
-                           0.08};
-constexpr Costs kCostsSplit{2.7,
-                            222,
-                            12.6,
-                            21,
-                            24.5,
-                            1.06,
-                            false,
-                            29,
-                            3290,
-                            0,
-                            5.8e-3,
-                            0.027,
-                            0,
-                            0.24,
-                            0,
-                            0.013,
-                            0,
-                            0,
-                            {{0, 0}, {0, 0}},
-                            {0, 0.09},
-                            0.142,
-                            0,
-                            0};
+constexpr StoreCosts kStoresShort{0.041,  0.032,   0.0157, 0.0326, 0.002,  1.48,  0.0864, 0,
+                                  0.0509, 0.00162, 0.0801, 0.208,  0.0591, 0.167, 0.0357, 0.1};
+constexpr StoreCosts kStoresTf32{0.0567, 0.0146, 0.0407, 0.0261, 0.114, 0,    0.084, 0.141,
+                                 0.152,  0,      0.159,  0.574,  0,     0.21, 0.131, 0.08};
+constexpr StoreCosts kStoresSplit{0.027, 0, 0.24, 0, 0.013, 0, 0, 0, 0, 0, 0, 0.09, 0, 0.142, 0, 0};
+constexpr Costs kCostsShort{0.772, 151, 3.71, 8.81, 22.8, 1.4, true, 38.8, 1996, 0.25, 0.004, kStoresShort};
+constexpr Costs kCostsTf32{0.747, 139, 3.39, 9.39, 21.1, 1.32, true, 42.2, 2309, 0.24, 0.0031, kStoresTf32};
+constexpr Costs kCostsSplit{2.7, 222, 12.6, 21, 24.5, 1.06, false, 29, 3290, 0, 5.8e-3, kStoresSplit};
 constexpr double kPackMsPerByte = 0.5e-9;
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -229,7 +171,7 @@ class Candidates {
     const double products = stages * (4 * row * n * costs.product + costs.stage);
     const double bring = pixels * row * pixel_cost(p, costs);
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
-    const double work = both + results * store_cost(p, costs) + costs.item * pieces;
+    const double work = both + results * store_cost(p, costs.store) + costs.item * pieces;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
@@ -244,10 +186,12 @@ class Candidates {
  private:
   // Of all tensors, without the planes of the source that no tap reads, where they lie apart.
   double moved_bytes(const HopperConvPlan& p) const {
-    double share = p.repack ? 1 : static_cast<double>(planes_h_) / h_.planes();
-    if (p.source == HopperSource::kTensor && !p.repack) share *= static_cast<double>(planes_w_) / w_.planes();
+    const auto bytes = static_cast<double>(problem_.bytes());
+    if (p.repack) return bytes;
+    double share = static_cast<double>(planes_h_) / h_.planes();
+    if (p.source == HopperSource::kTensor) share *= static_cast<double>(planes_w_) / w_.planes();
     const double source_bytes = static_cast<double>(c_.source.numel()) * element_;
-    return static_cast<double>(problem_.bytes()) - (1 - share) * source_bytes;
+    return bytes - (1 - share) * source_bytes;
   }
 
   // Of all phases and planes.
@@ -258,8 +202,8 @@ class Candidates {
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
            (p.tile.groups == 32 ? costs.few_warps : 1);
   }
-  double store_cost(const HopperConvPlan& p, const Costs& costs) const {
-    const bool several_lines = p.tile.groups > p.line_groups;
+  double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
+    const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
     if (p.channels_adjacent) return costs.channels + (several_lines ? costs.channels_lines : 0);
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
     const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
@@ -267,14 +211,20 @@ class Candidates {
     const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
     if (step > p.tile.phases) {
       return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
-                       (in_runs && p.tile.phases > 1 ? costs.apart_runs : 0));
+                       (in_runs && two_phases ? costs.apart_runs : 0));
     }
-    const double of_row = std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns);
     const int vector = hopper_vector_result(problem_, p);
-    const bool odd = in_runs ? vector < 2 * p.tile.phases : vector == 1 && element_ == 2;
-    return wasted * ((in_runs ? costs.runs + (several_lines ? costs.runs_lines : 0)
-                              : costs.staged + costs.staged_row / of_row + images) +
-                     (ragged ? costs.ragged[in_runs][p.tile.phases > 1] : 0) + (odd ? costs.odd[in_runs] : 0));
+    double cost = 0;
+    if (in_runs) {
+      cost = costs.runs + (several_lines ? costs.runs_lines : 0);
+      if (ragged) cost += two_phases ? costs.ragged_runs_phases : costs.ragged_runs;
+      if (vector < 2 * p.tile.phases) cost += costs.odd_runs;
+    } else {
+      cost = costs.staged + costs.staged_row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images;
+      if (ragged) cost += two_phases ? costs.ragged_staged_phases : costs.ragged_staged;
+      if (vector == 1 && element_ == 2) cost += costs.odd_staged;
+    }
+    return wasted * cost;
   }
 
   bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {

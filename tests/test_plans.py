@@ -474,7 +474,12 @@ def _check_hopper_taps(plan: Any, one: Case, direction: str) -> None:
             k for k, place in places.items() if place.phase < geometry.phases() and place.plane < geometry.planes()
         }
         assert sorted(tap.k for tap in taps) == sorted(exist)
-        assert len({(tap.phase, tap.plane, tap.slot) for tap in taps}) == len(taps)
+        pairs: dict[tuple[int, int], list[Any]] = {}
+        for tap in taps:
+            pairs.setdefault((tap.phase, tap.plane), []).append(tap)
+        for pair in pairs.values():
+            assert [tap.slot for tap in pair] == list(range(len(pair)))
+            assert {tap.slots for tap in pair} == {len(pair)}
         starts = sorted({places[k].plane for k in exist})
         together = along_w and plan.halo_planes > 1
         for tap in taps:

@@ -57,12 +57,9 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
   p.plan = plan;
   for (int a = 0; a < 2; ++a) {
     p.kernel[a] = static_cast<int>(problem.axis[a].kernel);
-    const std::vector<HopperTap> taps = hopper_taps(geometry(problem, a), plan, a == 1);
-    for (const HopperTap& tap : taps) {
-      const auto same = [&](const HopperTap& other) { return other.phase == tap.phase && other.plane == tap.plane; };
+    for (const HopperTap& tap : hopper_taps(geometry(problem, a), plan, a == 1)) {
       p.slots[a][tap.k] = {static_cast<int16_t>(tap.phase), static_cast<int16_t>(tap.plane),
-                           static_cast<int16_t>(tap.slot),
-                           static_cast<int16_t>(std::count_if(taps.begin(), taps.end(), same))};
+                           static_cast<int16_t>(tap.slot), static_cast<int16_t>(tap.slots)};
     }
   }
   if (kParts == 2) {

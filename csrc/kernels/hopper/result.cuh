@@ -254,9 +254,9 @@ class Result {
     return result;
   }
 
+  static constexpr int kRowsOfLane = 4 / kFold;  // of columns
   // Element e of a lane's row b of columns: rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2, group e / kPhases,
   // phase e % kPhases; or the columns folded in this warp.
-  static constexpr int kRowsOfLane = 4 / kFold;
   __device__ __forceinline__ static float element(const Accumulators& acc, int e, int b) {
     return kFold == 1 ? acc[e % kPhases][e / kPhases * 4 + b] : acc[0][e / 2 * 4 + e % 2 * 2 + b];
   }
