@@ -13,7 +13,6 @@ constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
 inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
-inline constexpr int kHopperFlagBytes = 16;  // after the packed weights: whether any of them is Inf or NaN
 
 // 32-bit words of a line of results that are staged at once (kernels/hopper/result.cuh): all where they are few. Lines
 // lie an odd number of words apart.
@@ -66,6 +65,7 @@ struct HopperExtent {
 struct HopperConvPlan {
   HopperTile tile{24, 1, 1};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
+  int merge = 1;  // neighbouring groups that count as one, with zeros for the weights between them
   int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk (hopper_halves_rows)
   bool channels_adjacent = false;  // in the result; decides which row of operand A computes which channel
   HopperSource source = HopperSource::kWarps;
@@ -101,7 +101,7 @@ struct HopperConvPlan {
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
-  int64_t packed_bytes = 0;  // of all; in the workspace, followed by the flag and the repacked source
+  int64_t packed_bytes = 0;  // of all; in the workspace, followed by the repacked source
   int64_t repacked_bytes = 0;  // of a slice
 };
 

@@ -185,6 +185,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("groups", [](const HopperConvPlan& p) { return p.tile.groups; })
       .def_property_readonly("phases", [](const HopperConvPlan& p) { return p.tile.phases; })
       .def_readonly("parts", &HopperConvPlan::parts)
+      .def_readonly("merge", &HopperConvPlan::merge)
       .def_property_readonly("fold", [](const HopperConvPlan& p) { return p.tile.fold; })
       .def_readonly("row_bytes", &HopperConvPlan::row_bytes)
       .def_readonly("halo_planes", &HopperConvPlan::halo_planes)

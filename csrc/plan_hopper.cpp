@@ -16,9 +16,9 @@ namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 16;  // a group, on either side; fewer leave most of a tile empty
+constexpr int64_t kMostMerged = 128;  // channels of merged groups, on either side
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
-constexpr int kFlagBytes = 4 * 7;  // of a halo: a word for each warp that writes
 constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
@@ -72,9 +72,24 @@ HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
   return c.source.stride[3] == 1 && whole(1) ? HopperSource::kTransposed : HopperSource::kWarps;
 }
 
+// How many neighbouring groups may count as one: with enough channels for a tile, and not many more.
+std::vector<int64_t> merges_of(const Problem& problem) {
+  const auto [least, most] = std::minmax({problem.in_channels_per_group(), problem.out_channels_per_group()});
+  std::vector<int64_t> merges;
+  for (int64_t count = 1; count <= problem.groups && (count == 1 || count * most <= kMostMerged); ++count) {
+    if (problem.groups % count == 0 && count * least >= kMinChannels) merges.push_back(count);
+  }
+  return merges;
+}
+
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
-  return tensor_core_refusal(problem, kMinChannels, kHopperMaxKernel, kHopperMaxStride);
+  if (const std::string why = tensor_core_refusal(problem, 1, kHopperMaxKernel, kHopperMaxStride); !why.empty()) {
+    return why;
+  }
+  if (!merges_of(problem).empty()) return "";
+  return "takes at least " + std::to_string(kMinChannels) + " channels a group on either side, or groups that have " +
+         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together";
 }
 
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines), or
@@ -84,10 +99,11 @@ enum class Second { kPixels, kGroups, kChannels };
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
  public:
-  Candidates(const Problem& problem, const Device& device)
-      : problem_(problem),
+  Candidates(const Problem& problem, int64_t merge, const Device& device)
+      : merge_(static_cast<int>(merge)),
+        problem_(with_merged_groups(problem, merge)),
         device_(device),
-        c_(correlation(problem)),
+        c_(correlation(problem_)),
         h_(geometry(problem, 0)),
         w_(geometry(problem, 1)),
         span_h_(tap_span(h_)),
@@ -95,7 +111,9 @@ class Candidates {
         planes_h_(static_cast<int>(used_planes(h_).size())),
         planes_w_(static_cast<int>(used_planes(w_).size())),
         element_(static_cast<int>(element_size(problem.dtype))),
-        source_(source_of(problem, planes_h_, planes_w_)) {}
+        source_(source_of(problem_, planes_h_, planes_w_)) {}
+
+  bool has_many_channels() const { return c_.result_channels > kHopperTileM; }
 
   // Whether neighbouring columns may share a warpgroup's rows: their taps must overlap.
   bool folds() const {
@@ -106,6 +124,7 @@ class Candidates {
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool repack) const {
     HopperConvPlan p;
     p.tile = tile;
+    p.merge = merge_;
     p.channels_adjacent = c_.result.stride[1] == 1;
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
     const bool in_half = c_.source_channels * element_ <= kHopperRowBytes / 2;
@@ -144,7 +163,7 @@ class Candidates {
     p.column_bytes = slots * p.stage_bytes;
     p.packed_bytes = problem_.groups * p.m_tiles * p.column_bytes;
     // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights.
-    const int64_t weight_bytes = problem_.w.numel() * element_ * p.parts;
+    const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
@@ -303,7 +322,7 @@ class Candidates {
     const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
     const int staging = stages_columns ? 8 * 32 * (hopper_staged_words(words) | 1) * 4 : 0;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
-    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1) + kFlagBytes * kMostHaloSlots;
+    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
     const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
     const int halo = p.halo_bytes * p.parts, stage = p.stage_bytes;
     // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
@@ -353,7 +372,7 @@ class Candidates {
     p.raw_at = p.weights_at + p.weight_slots * stage;
     p.staging_at = p.raw_at + p.raw_slots * raw;
     p.barriers_at = p.staging_at + staging;
-    p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1) + kFlagBytes * p.halo_slots;
+    p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1);
     // The first warpgroup's lead holds weights and halos that the second has not yet used.
     const int64_t per_item = most_stages;
     const int64_t by_weights = p.resident_weights ? per_item : p.weight_slots - 1;
@@ -377,7 +396,8 @@ class Candidates {
     }
   }
 
-  const Problem& problem_;
+  int merge_;  // so many groups count as one in what follows
+  Problem problem_;
   const Device& device_;
   Correlation c_;
   AxisGeometry h_, w_;
@@ -397,6 +417,7 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.inner == HopperInner::kHeight  ? "rows"
            : plan.inner == HopperInner::kBatch ? "images"
                                                : "columns")
+       << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
 }
@@ -421,20 +442,17 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     if (considered) considered->push_back({"hopper family", 0, why});
     return std::nullopt;
   }
-  const Candidates candidates(problem, device);
-  const bool many_channels = correlation(problem).result_channels > kHopperTileM;
   std::optional<Plan> best;
-  const auto consider = [&](HopperTile tile) {
+  const auto consider = [&](const Candidates& candidates, HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
     if (tile.fold > 1 && !candidates.folds()) return;
     const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool repack) {
-      if (second == Second::kChannels && !many_channels) return;
+      if (second == Second::kChannels && !candidates.has_many_channels()) return;
       const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, repack);
       if (!plan) return;
       const double ms = candidates.estimate_ms(*plan);
       if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-      if (!best || ms < best->estimate_ms)
-        best = Plan{*plan, plan->packed_bytes + kHopperFlagBytes + plan->repacked_bytes, ms};
+      if (!best || ms < best->estimate_ms) best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes, ms};
     };
     for (const bool repack : {false, true}) {
       if (repack && candidates.reads_in_place()) break;
@@ -449,10 +467,13 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       }
     }
   };
-  if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
-    for (const HopperTile tile : kHopperTilesSplit) consider(tile);
-  } else {
-    for (const HopperTile tile : kHopperTiles) consider(tile);
+  for (const int64_t merge : merges_of(problem)) {
+    const Candidates candidates(problem, merge, device);
+    if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+      for (const HopperTile tile : kHopperTilesSplit) consider(candidates, tile);
+    } else {
+      for (const HopperTile tile : kHopperTiles) consider(candidates, tile);
+    }
   }
   if (!best && considered)
     considered->push_back(

@@ -98,6 +98,16 @@ DECONV_HOST_DEVICE TapPlace tap_place(const AxisGeometry& axis, int k) {
   return axis.is_forward ? TapPlace{residue, 0, -steps} : TapPlace{0, residue, steps};
 }
 
+// The source pixel that tap k of a result pixel reads; -1: none.
+DECONV_HOST_DEVICE int source_pixel(const AxisGeometry& axis, int result, int k) {
+  if (!axis.is_forward) {
+    const int at = result * axis.stride - axis.padding + k * axis.dilation;
+    return at >= 0 && at < axis.source_size ? at : -1;
+  }
+  const int reach = result + axis.padding - k * axis.dilation, at = reach / axis.stride;
+  return reach >= 0 && at * axis.stride == reach && at < axis.source_size ? at : -1;
+}
+
 // An axis with one input pixel has no stride to speak of. With one this long every tap has a phase or plane of its own.
 DECONV_HOST_DEVICE AxisGeometry without_idle_taps(AxisGeometry axis) {
   const int input = axis.is_forward ? axis.source_size : axis.result_size;

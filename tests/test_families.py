@@ -351,6 +351,55 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
     torch.testing.assert_close(result[ordinary], expected[ordinary], rtol=1e-5, atol=2e-4)
 
 
+# Layers whose tiles multiply zeros: columns that share rows, groups that share a tile; and two phases side by side.
+# (input channels, output channels, groups, kernel, stride), and what explain says.
+MIXING = [
+    (32, 32, 1, 3, 1, "in 2x"),
+    (256, 256, 32, 3, 1, "groups merged"),
+    (256, 256, 32, 4, 2, "groups merged"),
+    (48, 72, 6, 3, 2, "groups merged"),
+    (64, 64, 1, 4, 2, "plan: hopper"),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("allow_tf32", [False, True], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+@pytest.mark.parametrize("case", MIXING)
+def test_infinities_reach_no_other_result(
+    case: tuple[Any, ...], direction: str, layout: torch.memory_format, dtype: torch.dtype, allow_tf32: bool
+) -> None:
+    torch.manual_seed(0)
+    channels_in, channels_out, groups, kernel, stride, expected_plan = case
+    x = torch.randn(8, channels_in, 33, 45, dtype=dtype)
+    weight = torch.randn(channels_in, channels_out // groups, kernel, kernel, dtype=dtype)
+    output = F.conv_transpose2d(x.double(), weight.double(), None, stride, 1, 0, groups)
+    source = x if direction == "forward" else torch.randn_like(output, dtype=dtype)
+    for n, (channel, value) in enumerate([(0, "inf"), (-1, "-inf"), (17, "nan"), (20, "inf")]):
+        source[n, channel, 16, 20 + n] = float(value)
+    source[5] = float("nan")
+    options = ([stride] * 2, [1, 1], [0, 0], groups, [1, 1])
+    on_gpu, weight_on_gpu = source.cuda().to(memory_format=layout), weight.cuda()
+    if direction == "forward":
+        expected = F.conv_transpose2d(source.double(), weight.double(), None, stride, 1, 0, groups)
+        text = torch.ops.deconv.explain(on_gpu, weight_on_gpu, None, *options)
+        result = OPERATOR(on_gpu, weight_on_gpu, None, *options).cpu()
+    else:
+        expected = F.conv2d(source.double(), weight.double(), None, stride, 1, 1, groups)
+        size = list(x.shape[2:])
+        text = torch.ops.deconv.explain(on_gpu, weight_on_gpu, None, *options, direction, size)
+        result = torch.ops.deconv.conv_transpose2d_grad_input(on_gpu, weight_on_gpu, size, *options).cpu()
+    assert expected_plan in text, text
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.isposinf(), expected.isposinf())
+    assert torch.equal(result.isneginf(), expected.isneginf())
+    finite = expected.isfinite()
+    assert finite.any()
+    assert _relative_error(result[finite], expected[finite]) < (6e-3 if dtype == torch.bfloat16 else 1e-3)
+
+
 NARROW = """
 import torch, torch.nn.functional as F
 torch.backends.cudnn.allow_tf32 = False

@@ -504,17 +504,20 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
         _blocks_cover(tiles, pixels, extent)
     assert 1 <= plan.slice <= one["n"]
     assert plan.slice == one["n"] or plan.repack
-    channels = result[1] // one["g"]
+    assert one["g"] % plan.merge == 0
+    groups = one["g"] // plan.merge
+    channels, source_channels = result[1] // groups, (one["ci"] if direction == "forward" else one["co"]) // groups
+    assert min(channels, source_channels) >= 16
+    assert plan.merge == 1 or max(channels, source_channels) <= 128
     rows_m = plan.tile_m * plan.fold
     assert rows_m == 64 or (rows_m == 128 and plan.second == [0, 0, 0] and channels > 64)
     assert plan.fold == 1 or (plan.fold == 2 and plan.phases == 1 and one["s"][1] == one["d"][1] == 1)
     _blocks_cover(plan.m_tiles, plan.tile_m, channels)
-    source_channels = (one["ci"] if direction == "forward" else one["co"]) // one["g"]
     element = 4 if dtype == "float32" else 2
     assert plan.row_bytes == 128 or (plan.row_bytes == 64 and source_channels * element <= 64)
     _blocks_cover(plan.chunks, plan.row_bytes // element, source_channels)
     assert plan.stage_bytes == rows_m * plan.row_bytes * plan.parts
-    assert plan.columns == one["g"] * plan.m_tiles * (1 if plan.keep_halo else plan.phase_groups)
+    assert plan.columns == groups * plan.m_tiles * (1 if plan.keep_halo else plan.phase_groups)
     groups_of_columns = plan.inner == core.HopperInner.WIDTH
     # The two warpgroups' groups: `groups` each, over lines of line_groups, the first pixel of each group in q.
     reached = set()
@@ -1044,7 +1047,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     plan = core.make_plan(_problem(one, direction, dtype, layout), device, families)
     if isinstance(plan.tile, core.HopperConvPlan):
         assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
-        assert plan.workspace_bytes == plan.tile.packed_bytes + 16 + plan.tile.repacked_bytes
+        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.MmaConvPlan):
@@ -1294,6 +1297,8 @@ def test_forced_family(families: str, direction: str) -> None:
         family = best if not families or best in families else "gather"
         if families == "mma" and best == "hopper":
             best = family = "mma"
+        if families == "hopper" and direction != "grad_weight":  # groups of one channel are merged
+            best = family = "hopper"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])
         text = core.explain(problem, families=families)

@@ -8,6 +8,7 @@
 #include "../kernels/hopper/pack_weight.cuh"
 #include "../plan_hopper.h"
 #include "../repack_plan.h"
+#include "../tensor_core_problem.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
@@ -16,11 +17,15 @@
 namespace deconv {
 
 template <class T>
-hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
+hopper::ConvParams<T> hopper_conv_params(const Problem& of_groups, const HopperConvPlan& plan,
+                                         const Operands& operands) {
+  const Problem problem = with_merged_groups(of_groups, plan.merge);
   hopper::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
+  set_weight<T>(p, of_groups, operands);
+  p.group_sources = static_cast<int>(correlation(of_groups).source_channels);
+  p.group_results = static_cast<int>(correlation(of_groups).result_channels);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.weight_is_infinite = reinterpret_cast<const int*>(p.packed + plan.packed_bytes);
   for (int a = 0; a < 2; ++a) {
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
@@ -45,6 +50,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
   p.plan = plan;
   p.vector_source = vector_source(problem) && is_aligned(p.source, 16);
   p.vector_result = is_aligned(p.result, 16) ? hopper_vector_result(problem, plan) : 1;
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
   return p;
 }
 
@@ -53,7 +59,7 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
                                cudaStream_t stream) {
   hopper::PackParams<T> p{};
   set_packing<T>(p, problem, operands);
-  p.is_infinite = reinterpret_cast<int*>(p.packed + plan.packed_bytes);
+  p.groups /= plan.merge;
   p.plan = plan;
   for (int a = 0; a < 2; ++a) {
     p.kernel[a] = static_cast<int>(problem.axis[a].kernel);
@@ -61,10 +67,6 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
       p.slots[a][tap.k] = {static_cast<int16_t>(tap.phase), static_cast<int16_t>(tap.plane),
                            static_cast<int16_t>(tap.slot), static_cast<int16_t>(tap.slots)};
     }
-  }
-  if (kParts == 2) {
-    const cudaError_t error = cudaMemsetAsync(p.is_infinite, 0, sizeof(int), stream);
-    if (error != cudaSuccess) return error;
   }
   constexpr int kThreads = 256;
   const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.row_bytes / 16) *
@@ -130,11 +132,12 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
 
 // A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+cudaError_t launch_hopper_conv(const Problem& of_groups, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
+  cudaError_t error = launch_pack_weight<T, kParts>(of_groups, plan, operands, stream);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(of_groups, plan, operands);
   if (error != cudaSuccess) return error;
+  const Problem problem = with_merged_groups(of_groups, plan.merge);
   if (!plan.repack) {
     const Correlation c = correlation(problem);
     const bool has_maps = plan.source != HopperSource::kWarps && is_aligned(params.source, 16) &&
@@ -142,8 +145,7 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
                                              params.source, params.source_map);
     return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream);
   }
-  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes +
-                                     kHopperFlagBytes);
+  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     Tensor4 layout = repacked_source(problem);
     layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);

@@ -55,7 +55,6 @@ class ConvBlock {
     const uint32_t raw = weights + 16 * plan.weight_slots;
     raw_ = {raw, raw + 8 * plan.raw_slots, plan.raw_slots};
     nowhere_ = raw + 16 * plan.raw_slots;
-    flags_ = nowhere_ + 16;
   }
 
   __device__ __forceinline__ void prepare() const {
@@ -189,12 +188,8 @@ class ConvBlock {
   }
 
   // A warp that wrote its share of a halo says so.
-  __device__ __forceinline__ void hand_over(const Ring& ring, int thread, bool infinite) const {
+  __device__ __forceinline__ static void hand_over(const Ring& ring, int thread) {
     fence_to_async_proxy();
-    if constexpr (Config::kParts == 2) {
-      const bool any = __any_sync(~0u, infinite);
-      if (thread % 32 == 0) store_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + thread / 32), any ? 1u : 0u);
-    }
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(ring.full_barrier());
   }
@@ -246,26 +241,25 @@ class ConvBlock {
     Ring ring = halos_, raw = raw_;
     typename Source::Places places;
     for (; walk.more(); walk.next(), ring.advance()) {
-      bool infinite = false;
       if constexpr (Config::kSource == HopperSource::kTensor) {
         raw.wait_full();
-        infinite = source.add_low_parts(halo_slot(ring));
+        source.add_low_parts(halo_slot(ring));
         raw.advance();
       } else if constexpr (Config::kSource == HopperSource::kWarps) {
         ring.wait_empty();
-        infinite = source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
+        source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
       } else {
         ring.wait_empty();
         const int skipped = skipped_columns(p, walk.item);
         if (skipped != places.skipped) source.find_places(places, skipped);
         for (int box = 0; box < kBoxes; ++box, raw.advance()) {
           raw.wait_full();
-          infinite |= source.transpose(places, raw_slot(raw), box * Source::kRawPieces, halo_slot(ring), nowhere_);
+          source.transpose(places, raw_slot(raw), box * Source::kRawPieces, halo_slot(ring), nowhere_);
           __syncwarp();
           if (thread % 32 == 0) raw.release(raw.slot);
         }
       }
-      hand_over(ring, thread, infinite);
+      hand_over(ring, thread);
     }
   }
 
@@ -273,6 +267,9 @@ class ConvBlock {
   struct Stage {
     uint64_t weight, source;
   };
+  // Whether a sum also holds products that are not its own: by zeros, or of parts.
+  __device__ __forceinline__ bool mixes() const { return Config::kFold > 1 || Config::kParts == 2 || plan.merge > 1; }
+
   template <int kN>
   __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
 #pragma unroll
@@ -296,8 +293,6 @@ class ConvBlock {
     const uint64_t source_base = tile_descriptor(shared_ + first_row * kRowBytes, plan.group_rows * kRowBytes,
                                                  kRowBytes);
     Ring halos = halos_, weights = weights_;
-    if constexpr (Config::kParts == 2) await_predecessors();
-    const bool infinite_weights = Config::kParts == 2 && *p.weight_is_infinite != 0;
     float acc[kPhases][kN / 2];
     // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
     int lead = plan.skew;
@@ -334,14 +329,6 @@ class ConvBlock {
           for (int chunk = 0; chunk < plan.chunks; ++chunk) {
             ring.wait_full();
             const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
-            bool careful = infinite_weights;
-            if constexpr (Config::kParts == 2) {
-              uint32_t any = 0;  // lane 0, which releases the halo, reads alone
-              for (int i = 0; leader && i < Config::kSourceWarps; ++i) {
-                any |= load_shared(flags_ + 4 * (Config::kSourceWarps * ring.slot + i));
-              }
-              careful |= __shfl_sync(~0u, any, 0) != 0;
-            }
 #pragma unroll
             for (int k = 0; k < kPhases; ++k) {
               for (int h = 0; h < taps[k].h.count; ++h) {
@@ -363,7 +350,7 @@ class ConvBlock {
                     old_halo = -1;
                     old_weight = weights.slot;
                   } else {
-                    add_split(acc[k], stage, careful);
+                    add_split(acc[k], stage);
                     if (leader && !plan.resident_weights) weights.release(weights.slot);
                   }
                   weights.advance();
@@ -389,7 +376,9 @@ class ConvBlock {
           if (old_halo >= 0) ring.release(old_halo);
         }
         if (last_group) halos = ring;
+        const bool whole = !mixes() || ResultTile::all_finite(acc);
         result.store(item, phases, acc);
+        if (!__all_sync(~0u, whole)) result.repair(item, phases);
       }
       if (lead > 0) {
         named_barrier_arrive(kSkewBarrier, 256);
@@ -401,7 +390,7 @@ class ConvBlock {
   // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage
   // starts from zero and is added here.
   template <int kHalf>
-  __device__ __forceinline__ void add_split(float (&total)[kHalf], const Stage& stage, bool careful) const {
+  __device__ __forceinline__ void add_split(float (&total)[kHalf], const Stage& stage) const {
     constexpr int kN = 2 * kHalf;
     float part[kHalf];
     const Stage low_source{stage.weight, stage.source + (plan.halo_bytes >> 4)};
@@ -409,19 +398,10 @@ class ConvBlock {
     mma_fence();
     issue<kN>(part, low_source, false);
     issue<kN>(part, low_weight, true);
-    if (!careful) issue<kN>(part, stage, true);
+    issue<kN>(part, stage, true);
     mma_commit();
     mma_wait<0>();
     mma_pin(part);
-    if (careful) {  // Inf and NaN come from the product of the high parts alone, where the operands still are whole
-#pragma unroll
-      for (int i = 0; i < kHalf; ++i) total[i] += is_finite(part[i]) ? part[i] : 0.0f;
-      mma_fence();
-      issue<kN>(part, stage, false);
-      mma_commit();
-      mma_wait<0>();
-      mma_pin(part);
-    }
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) total[i] += part[i];
   }
@@ -431,7 +411,6 @@ class ConvBlock {
   uint32_t shared_;
   Ring halos_, weights_, raw_;
   uint32_t nowhere_;  // 16 bytes that nobody reads
-  uint32_t flags_;  // kParts 2: per halo and source warp, whether a value is not finite
 };
 
 template <class Config>

@@ -5,6 +5,8 @@
 //
 // plan.tile.fold columns in the rows (stride and dilation 1): column f reads, with tap t, the pixel that column 0 reads
 // with tap t + f. So the stage of slot u holds tap u - f for column f, and zeros where there is none.
+//
+// plan.merge groups share a tile: their weights are blocks on its diagonal, the rest are zeros.
 #pragma once
 
 #include "result.cuh"
@@ -23,8 +25,7 @@ struct PackParams {
   const T* weight;
   int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
   unsigned char* packed;
-  int* is_infinite;  // parts 2: set if any weight is Inf or NaN
-  int source_channels, result_channels, groups;  // channels per group
+  int source_channels, result_channels, groups;  // channels per group; groups, merged ones as one
   bool taps_fastest;  // neighbouring threads take neighbouring taps, else neighbouring result channels
   int kernel[2];
   TapSlot slots[2][kHopperMaxKernel];  // where each tap belongs, by axis
@@ -56,15 +57,17 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   const TapSlot h = p.slots[0][k_h], w = p.slots[1][k_w];
   if (h.slots == 0 || w.slots == 0) return;
 
-  const int channel = chunk * (plan.row_bytes / static_cast<int>(sizeof(T))) + piece * kPiece,
-            result = m_tile * plan.tile_m + m;
-  const T* source = p.weight + group * p.weight_group + result * p.weight_m + channel * p.weight_c + k_h * p.weight_h +
+  const int result = m_tile * plan.tile_m + m, merged = result / p.result_channels;  // which of the merged groups
+  const int channel = chunk * (plan.row_bytes / static_cast<int>(sizeof(T))) + piece * kPiece -
+                      merged * p.source_channels;
+  const T* source = p.weight + (group * plan.merge + merged) * p.weight_group +
+                    (result - merged * p.result_channels) * p.weight_m + channel * p.weight_c + k_h * p.weight_h +
                     k_w * p.weight_w;
   T values[kPiece];
 #pragma unroll
   for (int i = 0; i < kPiece; ++i) {
-    values[i] = result < p.result_channels && channel + i < p.source_channels ? source[i * p.weight_c]
-                                                                              : narrow<T>(0.0f);
+    const bool exists = merged < plan.merge && channel + i >= 0 && channel + i < p.source_channels;
+    values[i] = exists ? source[i * p.weight_c] : narrow<T>(0.0f);
   }
   const int across = (plan.phases_w + plan.tile.phases - 1) / plan.tile.phases;
   const int phase_group = h.phase * across + w.phase / plan.tile.phases;
@@ -95,15 +98,12 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
                                                round_to_tf32(values[2]), round_to_tf32(values[3]));
   } else {
     SplitFloat s[kPiece];
-    bool infinite = false;
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) {
       s[i] = split_float(__float_as_uint(values[i]));
-      infinite |= !is_finite(values[i]);
     }
     *reinterpret_cast<uint4*>(to) = make_uint4(s[0].high, s[1].high, s[2].high, s[3].high);
     *reinterpret_cast<uint4*>(to + tile_bytes) = make_uint4(s[0].low, s[1].low, s[2].low, s[3].low);
-    if (infinite) atomicOr(p.is_infinite, 1);
   }
 #endif
 }

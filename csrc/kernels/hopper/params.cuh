@@ -21,12 +21,14 @@ struct ConvParams {
   const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
   int64_t source_n, source_c, source_h, source_w;
   const unsigned char* packed;  // pack_weight.cuh
-  const int* weight_is_infinite;  // parts 2: whether any weight is Inf or NaN
   const T* bias;
   T* result;
   int64_t result_n, result_m, result_h, result_w;
   int batch;
-  int source_channels, result_channels;  // per group
+  int source_channels, result_channels;  // per group, merged ones together
+  const T* weight;  // as the caller gave it, for repair.cuh
+  int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
+  int group_sources, group_results;  // channels of one group
   bool vector_source;  // channels adjacent, 16-byte loads allowed
   int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
   AxisGeometry axis[2];

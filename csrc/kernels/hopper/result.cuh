@@ -6,6 +6,7 @@
 
 #include "async.cuh"
 #include "params.cuh"
+#include "repair.cuh"
 
 namespace deconv::hopper {
 
@@ -66,6 +67,46 @@ class Result {
       one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
     } else {
       store_columns(window, acc);
+    }
+  }
+
+  __device__ __forceinline__ static bool all_finite(const Accumulators& acc) {
+    float nothing = 0;  // NaN from the first sum on that is not finite
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+      for (int i = 0; i < kGroups * 4; ++i) nothing += 0 * acc[k][i];
+    }
+    return nothing == 0;
+  }
+
+  // Computes again what this warp stored that is not finite.
+  __device__ __forceinline__ void repair(const Item& item, const Phases& phases) const {
+    const HopperConvPlan& plan = p.plan;
+    const bool by_width = plan.inner == HopperInner::kWidth, by_height = plan.inner == HopperInner::kHeight;
+    const Cursor first = first_group();
+    const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step();
+    __syncwarp();  // other lanes may have stored them
+#pragma unroll 1
+    for (int i = 0; i < kPhases * kGroups * 4; ++i) {
+      const int half = i / 2 % 2, k = i / 4 % kPhases, group = first.group + i / (4 * kPhases);
+      const int line = first.line + group / plan.line_groups, at = group % plan.line_groups;
+      int inner = lane_ % 4 * 2 + i % 2;
+      const int column = by_width ? 8 * at + inner : kFold * at + (fold_in_warp() ? half : column_);
+      if (warpgroup_ > 0) inner += by_height ? plan.second.h : plan.second.n;
+      const HopperExtent pixel{by_width ? 0 : by_height ? line : inner, !by_width && by_height ? inner : line, column};
+      const int n = item.n + pixel.n, h = (item.h + pixel.h) * step_h + phases.h,
+                w = (item.w + pixel.w) * step_w + phases.w + k;
+      const int channel = item.m_tile * plan.tile_m + first_channel_ + channel_of_row<T>(plan, lane_ / 4 + 8 * half);
+      if (pixel.n >= plan.pixels.n || pixel.h >= plan.pixels.h || pixel.w >= plan.pixels.w || n >= p.batch ||
+          h >= p.axis[0].result_size || w >= p.axis[1].result_size || phases.w + k >= plan.phases_w ||
+          channel >= p.result_channels) {
+        continue;
+      }
+      const int m = item.group * p.result_channels + channel;
+      T* const result = p.result + n * p.result_n + m * p.result_m + h * p.result_h + w * p.result_w;
+      const float stored = widen(*result);
+      if (!(0 * stored == 0)) *result = narrow<T>(exact_result(p, n, m, h, w));
     }
   }
 

@@ -47,8 +47,7 @@ __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& ite
               item.h + p.plan.origin_h, item.n, item.group);
 }
 
-// A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind. Every method says
-// whether this thread met a value that is not finite (looked for with two parts only).
+// A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind.
 template <class T, int kParts, int kRowBytes, int kThreads>
 class WarpSource {
  public:
@@ -59,10 +58,9 @@ class WarpSource {
   __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
   // From global memory, any strides.
-  __device__ __forceinline__ bool load(const Item& item, int plane, int chunk, uint32_t shared) const {
+  __device__ __forceinline__ void load(const Item& item, int plane, int chunk, uint32_t shared) const {
     const int plane_h = plane / p.plan.planes_w, plane_w = plane - plane_h * p.plan.planes_w;
     const int first_channel = chunk * kChunk;
-    bool infinite = false;
     for (int i = 0; i < p.plan.halo_planes; ++i) {
       const Halo halo{p.source + item.n * p.source_n +
                           (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
@@ -72,9 +70,8 @@ class WarpSource {
                       min(p.source_channels - first_channel, kChunk),
                       static_cast<uint32_t>(i * p.plan.plane_rows),
                       shared};
-      infinite |= p.source_c == 1 ? load_by_channels(halo) : load_by_pixels(halo);
+      p.source_c == 1 ? load_by_channels(halo) : load_by_pixels(halo);
     }
-    return infinite;
   }
 
   // Raw boxes are [image][row][channel][column] in shared memory. What a thread takes of each lies at the same places,
@@ -111,10 +108,9 @@ class WarpSource {
   }
 
   // The kRawPieces pieces from `piece` on of every pixel, from a raw box; `nowhere` takes what no pixel needs.
-  __device__ __forceinline__ bool transpose(const Places& places, uint32_t raw_box, int piece, uint32_t shared,
+  __device__ __forceinline__ void transpose(const Places& places, uint32_t raw_box, int piece, uint32_t shared,
                                             uint32_t nowhere) const {
     const HopperConvPlan& plan = p.plan;
-    bool infinite = false;
     if constexpr (sizeof(T) == 2) {
       constexpr int kAhead = 4;
       const int pairs = (plan.halo.n * plan.halo.h * (plan.raw_width / 8) + 1) / 2;
@@ -152,18 +148,16 @@ class WarpSource {
           const uint32_t to = places.halo[first + a];
 #pragma unroll
           for (int i = 0; i < kRawPieces; ++i) {
-            if (to != kNowhere) infinite |= store_values(halo, to ^ (piece + i) * 16, raw[a][i]);
+            if (to != kNowhere) store_values(halo, to ^ (piece + i) * 16, raw[a][i]);
           }
         }
       }
     }
-    return infinite;
   }
 
   // A halo that TMA has brought as it is: adds the low parts (two parts).
-  __device__ __forceinline__ bool add_low_parts(uint32_t shared) const {
+  __device__ __forceinline__ void add_low_parts(uint32_t shared) const {
     constexpr int kAhead = 4;
-    bool infinite = false;
     const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kRowBytes / 16);
     for (int first = thread_; first < pieces; first += kAhead * kThreads) {
       uint4 value[kAhead];
@@ -176,13 +170,8 @@ class WarpSource {
         const SplitFloat s[4] = {split_float(value[a].x), split_float(value[a].y), split_float(value[a].z),
                                  split_float(value[a].w)};
         store_shared(address + p.plan.halo_bytes, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
-        const bool any = !is_finite(__uint_as_float(value[a].x)) || !is_finite(__uint_as_float(value[a].y)) ||
-                         !is_finite(__uint_as_float(value[a].z)) || !is_finite(__uint_as_float(value[a].w));
-        if (any) store_shared(address, make_uint4(s[0].high, s[1].high, s[2].high, s[3].high));
-        infinite |= any;
       }
     }
-    return infinite;
   }
 
  private:
@@ -227,27 +216,22 @@ class WarpSource {
   }
 
   // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
-  __device__ __forceinline__ bool store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
+  __device__ __forceinline__ void store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
     if constexpr (sizeof(T) == 2) {
       store_shared(halo.shared + to, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
                                                 raw[6] | raw[7] << 16));
-      return false;
     } else if constexpr (kParts == 1) {
       store_shared(halo.shared + to,
                    make_uint4(round_to_tf32(__uint_as_float(raw[0])), round_to_tf32(__uint_as_float(raw[1])),
                               round_to_tf32(__uint_as_float(raw[2])), round_to_tf32(__uint_as_float(raw[3]))));
-      return false;
     } else {
       SplitFloat s[kPiece];
-      bool infinite = false;
 #pragma unroll
       for (int i = 0; i < kPiece; ++i) {
         s[i] = split_float(raw[i]);
-        infinite |= !is_finite(__uint_as_float(raw[i]));
       }
       store_shared(halo.shared + to, make_uint4(s[0].high, s[1].high, s[2].high, s[3].high));
       store_shared(halo.shared + p.plan.halo_bytes + to, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
-      return infinite;
     }
   }
 
@@ -278,10 +262,9 @@ class WarpSource {
   }
 
   // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
-  __device__ __forceinline__ bool load_by_pixels(const Halo& halo) const {
+  __device__ __forceinline__ void load_by_pixels(const Halo& halo) const {
     constexpr int kPieces = kRowBytes / 16, kAhead = 32 / kPiece;
     const int64_t channel_bytes = p.source_c * static_cast<int>(sizeof(T));
-    bool infinite = false;
     for (int index = thread_;; index += kThreads) {
       const Pixel pixel = locate(halo, index);
       if (!pixel.exists) break;
@@ -302,17 +285,15 @@ class WarpSource {
           }
         }
 #pragma unroll
-        for (int a = 0; a < kAhead; ++a) infinite |= store_values(halo, place_of(pixel.row, first + a), raw[a]);
+        for (int a = 0; a < kAhead; ++a) store_values(halo, place_of(pixel.row, first + a), raw[a]);
       }
     }
-    return infinite;
   }
 
   // Eight threads take the pieces of a pixel, of which there are eight or four.
-  __device__ __forceinline__ bool load_by_channels(const Halo& halo) const {
+  __device__ __forceinline__ void load_by_channels(const Halo& halo) const {
     constexpr int kAhead = 4;
     const int piece = thread_ & 7, channels = halo.channels - piece * kPiece;
-    bool infinite = false;
     for (int first = thread_ >> 3;; first += kAhead * (kThreads >> 3)) {
       Pixel pixel[kAhead];
       uint32_t raw[kAhead][kPiece];
@@ -337,12 +318,10 @@ class WarpSource {
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        if (pixel[a].exists && piece * 16 < kRowBytes)
-          infinite |= store_values(halo, place_of(pixel[a].row, piece), raw[a]);
+        if (pixel[a].exists && piece * 16 < kRowBytes) store_values(halo, place_of(pixel[a].row, piece), raw[a]);
       }
       if (!pixel[0].exists) break;
     }
-    return infinite;
   }
 
   const ConvParams<T>& p;
