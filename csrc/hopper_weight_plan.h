@@ -6,7 +6,7 @@
 namespace deconv {
 
 inline constexpr int kHopperWeightTileM = 64;         // output channels of a warpgroup
-inline constexpr int kHopperWeightSourceThreads = 128;  // the warps that bring the operands
+inline constexpr int kHopperWeightTurns = 4;  // steps that are brought at the same time, given slots for them
 inline constexpr int kHopperWeightOctets = 16;         // most octets of pixels in a step
 
 // Instances of the kernel: warpgroups that multiply, taps that each accumulates, input channels (wgmma's N).
@@ -16,11 +16,20 @@ struct HopperWeightTile {
 inline constexpr HopperWeightTile kHopperWeightTiles[] = {{3, 3, 64}, {2, 4, 64}, {2, 2, 128}};
 inline constexpr HopperWeightTile kHopperWeightTilesSplit[] = {{3, 1, 64}, {2, 2, 64}};  // 3xTF32 accumulates twice
 
+// Warps that bring a step together: two, where that leaves registers enough and is quicker (TF32).
+constexpr int hopper_weight_step_warps(int element, int parts, HopperWeightTile tile) {
+  return element == 4 && parts == 1 && tile.n == 128 ? 2 : 1;
+}
+constexpr int hopper_weight_threads(int element, int parts, HopperWeightTile tile) {
+  return 128 * (tile.warpgroups + hopper_weight_step_warps(element, parts, tile));
+}
+
 // grad_weight (kernels/hopper/weight.cuh has the meaning). A step is one image row of a strip: `images` images,
 // 8 * image_octets columns of the input; strips lie next to each other in `tiles_w` and over the batch.
 struct HopperWeightPlan {
   HopperWeightTile tile{3, 3, 64};
   int parts = 1;            // 2: float32 as two TF32 parts, three products
+  int step_warps = 1;       // hopper_weight_step_warps
   bool channels = false;    // pixels are rows in shared memory (channels_last); else channels are
   bool spread = false;  // warpgroups take neighbouring tiles of output channels; else neighbouring groups of taps
   int fold = 1;             // taps that share the 64 rows of operand A, where there are few output channels

@@ -102,7 +102,7 @@ std::string describe_launch(const HopperConvPlan& plan) {
 
 std::string describe_launch(const HopperWeightPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << 128 * plan.tile.warpgroups + kHopperWeightSourceThreads << " threads, "
+  text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + plan.step_warps) << " threads, "
        << plan.shared_bytes << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
        << " rows of grad_output in flight, loads of " << plan.x_piece << " and " << plan.y_piece << " bytes, "
        << plan.splits << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");

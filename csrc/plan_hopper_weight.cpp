@@ -31,7 +31,7 @@ constexpr Costs kCostsPixelRows{45, 0, 2.0, 0.63, 1.3, 2270};    // 16-bit, pixe
 constexpr Costs kCostsChannelRows{58, 0, 2.0, 0.63, 1.3, 2270};  // 16-bit, channels as rows
 constexpr Costs kCostsFloat{43, 0.34, 1.8, 0.34, 1.3, 2770};
 constexpr double kSplitShare = 2.8;  // three TF32 products, their operands split on the way; estimated
-constexpr int kWarpsThatBring = kHopperWeightSourceThreads / 32;
+constexpr double kTwoWarps = 1.2;  // how much quicker two warps bring a step
 constexpr double kBlockCost = 6000;
 constexpr double kLaunchMs = 8e-3, kAddMsPerByte = 0.35e-9;
 
@@ -79,6 +79,7 @@ class Candidates {
     HopperWeightPlan p;
     p.tile = tile;
     p.parts = facts_.parts;
+    p.step_warps = hopper_weight_step_warps(facts_.element, p.parts, tile);
     p.spread = spread;
     const int64_t channels_n = problem_.out_channels_per_group();
     p.fold = channels_n <= 16 ? 4 : channels_n <= 32 ? 2 : 1;
@@ -109,8 +110,9 @@ class Candidates {
     const double rows = static_cast<double>(std::min<int64_t>(h_.stride, span(p)));
     const double y_bytes = rows * p.images * p.y_columns * p.y_channels * facts_.element;
     const double y_cost = p.y_piece == 2 ? costs.y_element : costs.y_load;
-    const double bring = x_loads * costs.x_load + y_bytes / p.y_piece * y_cost + rows * costs.row;
-    const double step = multiply + bring / std::min(kWarpsThatBring, p.x_slots);
+    const double bring = (x_loads * costs.x_load + y_bytes / p.y_piece * y_cost + rows * costs.row) /
+                         (p.step_warps == 2 ? kTwoWarps : 1);
+    const double step = multiply + bring / std::min(kHopperWeightTurns, p.x_slots);
     const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
     const double cycles = waves * (static_cast<double>(p.steps_per_split) * step + kBlockCost);
     const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;

@@ -376,7 +376,7 @@ class ConvBlock {
           if (old_halo >= 0) ring.release(old_halo);
         }
         if (last_group) halos = ring;
-        const bool whole = !mixes() || ResultTile::all_finite(acc);
+        const bool whole = !mixes() || result.all_finite(acc);
         result.store(item, phases, acc);
         if (!__all_sync(~0u, whole)) result.repair(item, phases);
       }

@@ -97,13 +97,10 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     *reinterpret_cast<uint4*>(to) = make_uint4(round_to_tf32(values[0]), round_to_tf32(values[1]),
                                                round_to_tf32(values[2]), round_to_tf32(values[3]));
   } else {
-    SplitFloat s[kPiece];
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) {
-      s[i] = split_float(__float_as_uint(values[i]));
-    }
-    *reinterpret_cast<uint4*>(to) = make_uint4(s[0].high, s[1].high, s[2].high, s[3].high);
-    *reinterpret_cast<uint4*>(to + tile_bytes) = make_uint4(s[0].low, s[1].low, s[2].low, s[3].low);
+    const uint4 value = *reinterpret_cast<const uint4*>(values);
+    *reinterpret_cast<uint4*>(to) = value;
+    *reinterpret_cast<uint4*>(to + tile_bytes) = make_uint4(low_part(value.x), low_part(value.y), low_part(value.z),
+                                                            low_part(value.w));
   }
 #endif
 }

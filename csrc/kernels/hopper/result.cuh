@@ -52,7 +52,8 @@ class Result {
                        (fold_in_warp() ? 8 * warp : 16 * warp % kTileM)),
         column_(kFold == 1 || fold_in_warp() ? 0 : 16 * warp / kTileM),
         lane_(lane),
-        shared_(shared) {}
+        shared_(shared),
+        groups_(groups_of_tile()) {}
 
   using Accumulators = float[kPhases][kGroups * 4];
 
@@ -70,12 +71,17 @@ class Result {
     }
   }
 
-  __device__ __forceinline__ static bool all_finite(const Accumulators& acc) {
+  // Whether the sums of the tile's pixels are; groups beyond it may hold anything.
+  __device__ __forceinline__ bool all_finite(const Accumulators& acc) const {
     float nothing = 0;  // NaN from the first sum on that is not finite
 #pragma unroll
-    for (int k = 0; k < kPhases; ++k) {
+    for (int j = 0; j < kGroups; ++j) {
+      if ((groups_ >> j & 1) == 0) continue;
 #pragma unroll
-      for (int i = 0; i < kGroups * 4; ++i) nothing += 0 * acc[k][i];
+      for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) nothing += 0 * acc[k][i];
+      }
     }
     return nothing == 0;
   }
@@ -116,6 +122,20 @@ class Result {
   static constexpr int kStagingBytes = 32 * kStagedPitch * 4;
 
  private:
+  // A bit for each group of this warpgroup that holds pixels of the tile.
+  __device__ __forceinline__ uint32_t groups_of_tile() const {
+    const HopperConvPlan& plan = p.plan;
+    const Cursor first = first_group();
+    const int columns = plan.inner == HopperInner::kWidth ? 8 : kFold;
+    const int lines = plan.inner == HopperInner::kHeight ? plan.pixels.n : plan.pixels.h;
+    uint32_t groups = 0;
+    for (int j = 0; j < kGroups; ++j) {
+      const int group = first.group + j, line = first.line + group / plan.line_groups;
+      if (line < lines && group % plan.line_groups * columns < plan.pixels.w) groups |= 1u << j;
+    }
+    return groups;
+  }
+
   static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
   __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && !p.plan.channels_adjacent; }
 
@@ -459,6 +479,7 @@ class Result {
   int column_;  // which of the folded columns is this warp's
   int lane_;
   uint32_t shared_;
+  uint32_t groups_;
 };
 
 }  // namespace deconv::hopper

@@ -167,14 +167,16 @@ class WarpSource {
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         const uint32_t address = shared + min(first + a * kThreads, pieces - 1) * 16;
-        const SplitFloat s[4] = {split_float(value[a].x), split_float(value[a].y), split_float(value[a].z),
-                                 split_float(value[a].w)};
-        store_shared(address + p.plan.halo_bytes, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
+        store_shared(address + p.plan.halo_bytes, low_parts(value[a]));
       }
     }
   }
 
  private:
+  __device__ __forceinline__ static uint4 low_parts(uint4 value) {
+    return make_uint4(low_part(value.x), low_part(value.y), low_part(value.z), low_part(value.w));
+  }
+
   struct Halo {
     const T* image;    // of the first image and channel
     int h, w;          // source pixel of the halo's first
@@ -225,13 +227,9 @@ class WarpSource {
                    make_uint4(round_to_tf32(__uint_as_float(raw[0])), round_to_tf32(__uint_as_float(raw[1])),
                               round_to_tf32(__uint_as_float(raw[2])), round_to_tf32(__uint_as_float(raw[3]))));
     } else {
-      SplitFloat s[kPiece];
-#pragma unroll
-      for (int i = 0; i < kPiece; ++i) {
-        s[i] = split_float(raw[i]);
-      }
-      store_shared(halo.shared + to, make_uint4(s[0].high, s[1].high, s[2].high, s[3].high));
-      store_shared(halo.shared + p.plan.halo_bytes + to, make_uint4(s[0].low, s[1].low, s[2].low, s[3].low));
+      const uint4 value = make_uint4(raw[0], raw[1], raw[2], raw[3]);
+      store_shared(halo.shared + to, value);
+      store_shared(halo.shared + p.plan.halo_bytes + to, low_parts(value));
     }
   }
 

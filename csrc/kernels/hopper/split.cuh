@@ -17,6 +17,11 @@ __device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
   return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
 }
 
+// What the tensor cores cut off of a value, rounded to TF32; NaN if the value is Inf or NaN.
+__device__ __forceinline__ uint32_t low_part(uint32_t value) {
+  return round_to_tf32(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u));
+}
+
 // value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
 // value itself serves. What is not finite has no low part.
 struct SplitFloat {
@@ -25,7 +30,7 @@ struct SplitFloat {
 __device__ __forceinline__ SplitFloat split_float(uint32_t value) {
   const float number = __uint_as_float(value);
   if (!is_finite(number)) return {number == number ? value : 0x7FFFFFFFu, 0};
-  return {value, round_to_tf32(number - __uint_as_float(value & 0xFFFFE000u))};
+  return {value, low_part(value)};
 }
 
 }  // namespace deconv::hopper

@@ -24,7 +24,12 @@ struct WeightConfig {
   static constexpr int kN = kN_;
   static constexpr int kParts = kParts_;
   static constexpr bool kChannels = kChannels_;  // pixels are rows in shared memory
-  static constexpr int kThreads = 128 * kWarpgroups + kHopperWeightSourceThreads;
+  static constexpr HopperWeightTile kTile{kWarpgroups, kTaps, kN};
+  static constexpr int kStepWarps = hopper_weight_step_warps(sizeof(T), kParts, kTile);
+  static constexpr int kThreads = hopper_weight_threads(sizeof(T), kParts, kTile);
+  // Registers of a thread that multiplies and of one that brings.
+  static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 152 : kStepWarps == 2 ? 200 : 216;
+  static constexpr int kBringRegisters = kWarpgroups == 3 || kStepWarps == 2 ? 56 : 72;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
   static_assert(!kChannels || sizeof(T) == 2, "wgmma takes TF32 K-major alone");
 };
@@ -33,7 +38,7 @@ template <class Config>
 class WeightBlock {
   using T = typename Config::Element;
   static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts;
-  static constexpr int kSourceWarps = kHopperWeightSourceThreads / 32;
+  static constexpr int kTurns = kHopperWeightTurns;
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
   static constexpr int kOctets = sizeof(T) == 4 ? 1 : 2;  // of pixels in one instruction
   using Product = MmaFromRegisters<T, kN, Config::kChannels>;
@@ -51,7 +56,7 @@ class WeightBlock {
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < plan.x_slots; ++i) {
-        barrier_init(full_ + 8 * i, 32);
+        barrier_init(full_ + 8 * i, 32 * Config::kStepWarps);
         barrier_init(empty_ + 8 * i, 32 * kMultiplyWarps);
       }
       barrier_init_fence();
@@ -59,10 +64,10 @@ class WeightBlock {
     __syncthreads();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
     if (warp < kMultiplyWarps) {
-      take_registers<Config::kWarpgroups == 3 ? 152 : 216>();
+      take_registers<Config::kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
     } else {
-      leave_registers<Config::kWarpgroups == 3 ? 56 : 72>();
+      leave_registers<Config::kBringRegisters>();
       bring(warp - kMultiplyWarps, threadIdx.x % 32);
     }
   }
@@ -94,14 +99,15 @@ class WeightBlock {
     }
   }
 
-  // Warps bring steps in turn: while one waits for its loads to land, the others ask for theirs. No more warps than
+  // Warps bring steps in turn: while some wait for their loads to land, others ask for theirs. No more turns than
   // slots: of a slot's barrier nobody may wait for a round before the last.
   __device__ __forceinline__ void bring(int warp, int lane) const {
-    const WeightSource<T, kN, kParts, Config::kChannels> source(p, tile_, rows_, lane);
-    const int turns = min(kSourceWarps, plan.x_slots);
+    const WeightSource<T, kN, kParts, Config::kChannels, Config::kStepWarps> source(p, tile_, rows_, warp / kTurns,
+                                                                                    lane);
+    const int turns = min(kTurns, plan.x_slots);
     int step = static_cast<int>(tile_.begin), turn = 0;
     for (Walk walk = begin(); walk.left > 0; next(walk), ++step, turn = turn + 1 == turns ? 0 : turn + 1) {
-      if (turn != warp) continue;
+      if (turn != warp % kTurns) continue;
       const WeightStep at = find_step(p, step);
       const uint32_t input = shared_ + walk.slot * plan.x_slot_bytes;
       const int kept = walk.fresh ? 0 : rows_.span - rows_.advance;

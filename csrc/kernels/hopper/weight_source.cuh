@@ -92,18 +92,20 @@ __device__ __forceinline__ WeightStep find_step(const WeightParams<T>& p, int st
   return {images * p.plan.images, step - strip * p.height, (strip - images * p.plan.tiles_w) * 8 * p.plan.image_octets};
 }
 
-// One warp brings one step. Index arithmetic is done once a row; loops over channels or pixels only add to pointers.
-template <class T, int kN, int kParts, bool kChannels>
+// kWarps warps bring one step together, this is number `warp`. Index arithmetic is done once a row; loops over channels
+// or pixels only add to pointers.
+template <class T, int kN, int kParts, bool kChannels, int kWarps>
 class WeightSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kPiece = 16 / kSize;  // elements
 
  public:
   __device__ __forceinline__ WeightSource(const WeightParams<T>& params, const WeightTile& tile, const RowWalk& rows,
-                                          int lane)
+                                          int warp, int lane)
       : p(params),
         plan(params.plan),
         rows_(rows),
+        warp_(warp),
         lane_(lane),
         x_(params.x + (static_cast<int64_t>(tile.group) * params.channels_m + tile.m) * params.x_c),
         y_(params.y + (static_cast<int64_t>(tile.group) * params.channels_n + tile.n) * params.y_c),
@@ -207,8 +209,11 @@ class WeightSource {
       const bool exists = inside && column >= 0 && step.image + image < p.batch;
       const int count = exists ? max(0, min(kCount, p.out_width - column)) : 0;
       const T* from = count > 0 ? y_ + (step.image + image) * p.y_n + row * p.y_h + column * p.y_w : p.y;
-      copy_line<kBytes>(shared + at * kBytes, plan.y_channel_pitch, from, count > 0 ? p.y_c : 0, count * kSize,
-                        channels_n_);
+      // Every kWarps-th channel.
+      const int64_t step_c = count > 0 ? p.y_c : 0;
+      copy_line<kBytes>(shared + at * kBytes + warp_ * plan.y_channel_pitch, kWarps * plan.y_channel_pitch,
+                        from + warp_ * step_c, kWarps * step_c, count * kSize,
+                        (channels_n_ - warp_ + kWarps - 1) / kWarps);
     }
   }
 
@@ -217,13 +222,14 @@ class WeightSource {
   template <int kBytes>
   __device__ __forceinline__ void load_columns(const WeightStep& step, int row, uint32_t shared) const {
     constexpr int kCount = kBytes / kSize;
-    const int pieces = p.y_pieces.divisor, at_once = p.y_at_once, first = p.y_pieces.quotient(lane_);
-    if (first >= at_once) return;
+    const int pieces = p.y_pieces.divisor, at_once = kWarps * p.y_at_once, of_warp = p.y_pieces.quotient(lane_);
+    if (of_warp >= p.y_at_once) return;
+    const int first = warp_ * p.y_at_once + of_warp;
     const bool inside = row >= 0 && row < p.out_height;
     const int left = step.column * p.stride_w - p.padding_w + first * p.stride_w;
     const int to_step = at_once * plan.y_column_pitch, column_step = at_once * p.stride_w;
     const int64_t from_step = column_step * p.y_w;
-    for (int piece = lane_ - first * pieces; piece < pieces; piece += 32) {
+    for (int piece = lane_ - of_warp * pieces; piece < pieces; piece += 32) {
       const int channel = piece * kCount, bytes = max(0, min(kCount, channels_n_ - channel)) * kSize;
       for (int image = 0; image < plan.images; ++image) {
         const unsigned columns = inside && step.image + image < p.batch && bytes > 0 ? p.out_width : 0;
@@ -255,8 +261,8 @@ class WeightSource {
 
   // The input, pixels as rows of 64 channels: the pieces of a row are swizzled.
   __device__ __forceinline__ void load_pixels(const WeightStep& step, uint32_t shared) const {
-    constexpr int kPixel = kN / kPiece, kAtOnce = 32 / kPixel;
-    const int channel = lane_ % kPixel * kPiece, first = lane_ / kPixel;
+    constexpr int kPixel = kN / kPiece, kAtOnce = kWarps * 32 / kPixel;
+    const int channel = lane_ % kPixel * kPiece, first = (warp_ * 32 + lane_) / kPixel;
     const int count = max(0, min(kPiece, channels_m_ - channel));
     const uint32_t rows = shared + channel / 64 * plan.x_rows_bytes;
     for (int image = 0, octet = 0; octet < plan.octets; ++image, octet += plan.image_octets) {
@@ -279,9 +285,10 @@ class WeightSource {
 
   // The input, channels as rows of pixels, 16-bit: a piece is one octet of pixels.
   __device__ __forceinline__ void load_channels(const WeightStep& step, uint32_t shared) const {
-    const int at_once = p.x_at_once, first = p.x_pieces.quotient(lane_);
-    const int octet = lane_ - first * plan.octets, image = p.image_octets.quotient(octet);
-    if (first >= at_once) return;
+    const int at_once = kWarps * p.x_at_once, of_warp = p.x_pieces.quotient(lane_);
+    const int octet = lane_ - of_warp * plan.octets, image = p.image_octets.quotient(octet);
+    if (of_warp >= p.x_at_once) return;
+    const int first = warp_ * p.x_at_once + of_warp;
     const int column = step.column + 8 * (octet - image * plan.image_octets);
     const bool exists = image < plan.images && step.image + image < p.batch;
     const int count = exists ? max(0, min(kPiece, p.width - column)) : 0;
@@ -319,8 +326,9 @@ class WeightSource {
   __device__ __forceinline__ void for_pieces(const WeightStep& step, uint32_t shared, Visit visit) const {
     const int pieces = 2 * plan.octets;
     if (p.x_w == 1) {
-      const int at_once = p.x_at_once, first = p.x_pieces.quotient(lane_), piece = lane_ - first * pieces;
-      if (first >= at_once) return;
+      const int at_once = kWarps * p.x_at_once, of_warp = p.x_pieces.quotient(lane_), piece = lane_ - of_warp * pieces;
+      if (of_warp >= p.x_at_once) return;
+      const int first = warp_ * p.x_at_once + of_warp;
       const Existing existing = find_piece(step, piece);
       const T* from = existing.from + first * p.x_c;
       const uint32_t rows = shared + piece / 8 * plan.x_rows_bytes;
@@ -329,7 +337,7 @@ class WeightSource {
         visit(rows + swizzled(channel * kHopperRowBytes + piece % 8 * 16), from, existing.count);
       }
     } else {
-      for (int piece = 0; piece < pieces; ++piece) {
+      for (int piece = warp_; piece < pieces; piece += kWarps) {
         const Existing existing = find_piece(step, piece);
         const uint32_t rows = shared + piece / 8 * plan.x_rows_bytes;
         for (int channel = lane_; channel < channels_m_; channel += 32) {
@@ -366,7 +374,7 @@ class WeightSource {
   const WeightParams<T>& p;
   const HopperWeightPlan& plan;
   RowWalk rows_;
-  int lane_;
+  int warp_, lane_;
   const T* x_;  // the tile's first channel
   const T* y_;
   int channels_m_, channels_n_;  // of the tile, that exist
