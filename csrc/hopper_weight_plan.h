@@ -29,7 +29,7 @@ constexpr int hopper_weight_threads(int element, int parts, HopperWeightTile til
 struct HopperWeightPlan {
   HopperWeightTile tile{3, 3, 64};
   int parts = 1;            // 2: float32 as two TF32 parts, three products
-  int step_warps = 1;       // hopper_weight_step_warps
+  int step_warps = 1;       // that bring a step together
   bool channels = false;    // pixels are rows in shared memory (channels_last); else channels are
   bool spread = false;  // warpgroups take neighbouring tiles of output channels; else neighbouring groups of taps
   int fold = 1;             // taps that share the 64 rows of operand A, where there are few output channels

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "correlation.h"
 #include "plan.h"
@@ -15,7 +17,7 @@
 namespace deconv {
 namespace {
 
-constexpr int64_t kMinChannels = 16;  // a group, on either side; fewer leave most of a tile empty
+constexpr int64_t kMinChannels = 16;  // a group or merged ones, on either side; fewer leave most of a tile empty
 constexpr int64_t kMostMerged = 128;  // channels of merged groups, on either side
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
@@ -88,7 +90,8 @@ std::string refusal(const Problem& problem, const Device& device) {
     return why;
   }
   if (!merges_of(problem).empty()) return "";
-  return "takes at least " + std::to_string(kMinChannels) + " channels a group on either side, or groups that have " +
+  return "takes at least " + std::to_string(kMinChannels) +
+         " channels a group on either side, or a number that divides the groups to have " +
          std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together";
 }
 
@@ -162,7 +165,8 @@ class Candidates {
                           p.slots_h * p.slots_w;
     p.column_bytes = slots * p.stage_bytes;
     p.packed_bytes = problem_.groups * p.m_tiles * p.column_bytes;
-    // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights.
+    // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights
+    // and the zeros between merged groups.
     const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);

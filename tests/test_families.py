@@ -352,13 +352,14 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
 
 
 # Layers whose tiles multiply zeros: columns that share rows, groups that share a tile; and two phases side by side.
-# (input channels, output channels, groups, kernel, stride), and what explain says.
+# (input channels, output channels, groups, kernel, stride, image), and what the plan says in bfloat16; float32 may go
+# elsewhere.
 MIXING = [
-    (32, 32, 1, 3, 1, "in 2x"),
-    (256, 256, 32, 3, 1, "groups merged"),
-    (256, 256, 32, 4, 2, "groups merged"),
-    (48, 72, 6, 3, 2, "groups merged"),
-    (64, 64, 1, 4, 2, "plan: hopper"),
+    (32, 32, 1, 3, 1, (65, 130), "in 2x"),
+    (256, 256, 32, 3, 1, (33, 45), "groups merged"),
+    (256, 256, 32, 4, 2, (33, 45), "groups merged"),
+    (48, 72, 6, 3, 2, (33, 45), "groups merged"),
+    (64, 64, 1, 4, 2, (33, 45), "2 phases"),
 ]
 
 
@@ -372,8 +373,8 @@ def test_infinities_reach_no_other_result(
     case: tuple[Any, ...], direction: str, layout: torch.memory_format, dtype: torch.dtype, allow_tf32: bool
 ) -> None:
     torch.manual_seed(0)
-    channels_in, channels_out, groups, kernel, stride, expected_plan = case
-    x = torch.randn(8, channels_in, 33, 45, dtype=dtype)
+    channels_in, channels_out, groups, kernel, stride, image, expected_plan = case
+    x = torch.randn(8, channels_in, *image, dtype=dtype)
     weight = torch.randn(channels_in, channels_out // groups, kernel, kernel, dtype=dtype)
     output = F.conv_transpose2d(x.double(), weight.double(), None, stride, 1, 0, groups)
     source = x if direction == "forward" else torch.randn_like(output, dtype=dtype)
@@ -391,7 +392,9 @@ def test_infinities_reach_no_other_result(
         size = list(x.shape[2:])
         text = torch.ops.deconv.explain(on_gpu, weight_on_gpu, None, *options, direction, size)
         result = torch.ops.deconv.conv_transpose2d_grad_input(on_gpu, weight_on_gpu, size, *options).cpu()
-    assert expected_plan in text, text
+    (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
+    if dtype == torch.bfloat16 and (direction == "forward" or expected_plan != "2 phases"):
+        assert "hopper family" in plan and expected_plan in plan, text  # noqa: PT018
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isposinf(), expected.isposinf())
     assert torch.equal(result.isneginf(), expected.isneginf())

@@ -1,7 +1,7 @@
 // One result in ordinary float32, tap by tap, of the products that are its own alone.
 //
-// Tensor cores multiply zeros that fill up operand A as well (folded columns, merged groups), and float32 in parts:
-// Inf in the source then makes NaN where it does not belong. So what is not finite is computed again.
+// Tensor cores multiply zeros that fill up operand A as well (folded columns, merged groups), and float32 in parts: Inf
+// then makes NaN where it does not belong. So what is not finite is computed again.
 #pragma once
 
 #include "params.cuh"

@@ -114,6 +114,7 @@ class Result {
       const float stored = widen(*result);
       if (!(0 * stored == 0)) *result = narrow<T>(exact_result(p, n, m, h, w));
     }
+    __syncwarp();  // what follows is for all lanes together
   }
 
   static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // of one row of columns

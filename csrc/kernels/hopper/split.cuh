@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t low_part(uint32_t value) {
 }
 
 // value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
-// value itself serves. What is not finite has no low part.
+// value itself serves. For grad_weight, which does not compute again what is not finite: that has a low part of zero.
 struct SplitFloat {
   uint32_t high, low;
 };

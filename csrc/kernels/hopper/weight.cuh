@@ -6,7 +6,7 @@
 // accumulates plan.tile.taps taps of one tile of n (plan.fold times as many, each on fewer of the 64 rows, where there
 // are few n); all warpgroups of a block share the input, and either grad_output (each takes other taps) or the taps
 // (each takes other n). A block walks down the rows of its strips, so that a row of grad_output is loaded once for all
-// taps. A last warpgroup brings the operands (weight_source.cuh).
+// taps. The last warpgroup, or the last two, bring the operands (weight_source.cuh).
 //
 // Splits write partial sums; add_splits.cuh adds them in order, so the result never changes from run to run.
 #pragma once
