@@ -32,6 +32,12 @@ inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2,
 // Instances with rows of half the bytes: few channels on one side come with few on the other.
 constexpr bool hopper_halves_rows(int element, HopperTile tile) { return element == 2 && tile.fold > 1; }
 
+// Whether tiles of groups of columns may write whole sectors (kernels/hopper/result.cuh): with one phase it costs more
+// than it saves.
+constexpr bool hopper_writes_whole_sectors(HopperTile tile) { return tile.phases > 1; }
+// Channels of a warp whose rows are staged at once, where a tile writes whole sectors.
+constexpr int hopper_row_channels(int element) { return 16 / element; }
+
 // Which pixels lie next to each other in a halo, and so make a group of 8 (rows of wgmma's operand B):
 //   kHeight, kBatch: 8 image rows, or 8 images, of one column; the next group is the next column (folded: the next
 //                    after those that share rows).
@@ -55,6 +61,11 @@ constexpr int hopper_writers(HopperSource source, HopperTile tile) {
   return hopper_threads(source, tile) / 32 - (source == HopperSource::kWarps ? 9 : 10);
 }
 
+// Whether a sum also holds products that are not its own: by zeros (folded columns, merged groups), or of parts.
+constexpr bool hopper_mixes(HopperTile tile, int parts, int merge) { return tile.fold > 1 || parts == 2 || merge > 1; }
+
+inline constexpr int kHopperFlagBytes = 16;  // at the end of the workspace: whether any such sum is not finite
+
 // An extent along each axis: pixels, or rows of shared memory from one pixel to the next.
 struct HopperExtent {
   int n = 1, h = 1, w = 1;
@@ -77,6 +88,8 @@ struct HopperConvPlan {
   HopperExtent row;  // rows from one pixel to the next
   HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels
   HopperExtent tiles;
+  int window = 8;  // columns from one tile to the next
+  bool whole_sectors = false;  // columns adjacent, groups of columns: tiles overlap (kernels/hopper/result.cuh)
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
@@ -95,9 +108,12 @@ struct HopperConvPlan {
   int blocks = 0;
   bool resident_weights = false;  // a block's weights stay in shared memory
   int halo_slots = 2, weight_slots = 4, raw_slots = 0;
+  bool in_turns = false;  // the warpgroups take items of their own; one multiplies while the other stores
   int skew = 0;  // stages by which the second warpgroup starts later, so that results leave in turn
   int halo_bytes = 0;  // of one part of one slot
   int stage_bytes = 0;  // weights of one tap and chunk, all channels and parts
+  int staged_bytes = 0;  // of a warp's results on their way out
+  int staged_line_bytes = 0;  // whole sectors: of a channel's line
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)

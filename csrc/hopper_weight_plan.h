@@ -20,9 +20,6 @@ inline constexpr HopperWeightTile kHopperWeightTilesSplit[] = {{3, 1, 64}, {2, 2
 constexpr int hopper_weight_step_warps(int element, int parts, HopperWeightTile tile) {
   return element == 4 && parts == 1 && tile.n == 128 ? 2 : 1;
 }
-constexpr int hopper_weight_threads(int element, int parts, HopperWeightTile tile) {
-  return 128 * (tile.warpgroups + hopper_weight_step_warps(element, parts, tile));
-}
 
 // grad_weight (kernels/hopper/weight.cuh has the meaning). A step is one image row of a strip: `images` images,
 // 8 * image_octets columns of the input; strips lie next to each other in `tiles_w` and over the batch.

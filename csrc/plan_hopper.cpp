@@ -25,40 +25,51 @@ constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// Cycles of a multiprocessor at kClockHopper, fitted to timings of 16-bit types and TF32 on an H200, 10,967 of 49
-// layers (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,091 of 35
+// layers, of strict float32 834 of 18 (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
 struct StoreCosts {
-  double channels, channels_lines;  // channels adjacent; more, where a warpgroup has several lines
-  double runs, runs_lines;          // columns adjacent, groups of columns; more, in several lines
-  double staged, staged_row;        // columns adjacent, other groups; more, of a row of columns
-  double images;                    // more, in groups of images
-  // More, where rows begin within a sector, with one phase of the width and with two.
-  double ragged_runs, ragged_runs_phases, ragged_staged, ragged_staged_phases;
-  double odd_runs, odd_staged;             // more, where neighbours may not be stored at once
-  double apart, ragged_apart, apart_runs;  // columns apart; more, in runs of two phases
+  double channels, channels_lines, channels_phases;  // channels adjacent; more, in several lines, with two phases
+  double runs, runs_lines;    // columns adjacent, groups of columns; more, in several lines
+  double rows, rows_row;      // the same in whole sectors; more, of a row of columns
+  double staged, staged_row;  // columns adjacent, other groups; more, of a row of columns
+  double images;              // more, in groups of images
+  // More, where rows begin within a sector, with one phase of the width and with two, of a row of columns.
+  double ragged_runs, ragged_runs_phases, ragged_runs_row;
+  double ragged_staged, ragged_staged_phases, ragged_staged_row;
+  double odd_runs, odd_staged;                     // more, where neighbours may not be stored at once
+  double apart, ragged_apart, apart_runs;          // columns apart; more, in runs of two phases
+  double turned, turned_runs, turned_staged;  // times as much in turns: channels adjacent, groups of columns, others
 };
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
-  double stage;                      // of a stage besides
+  double stage, stage_in_turns;      // of a stage besides
   double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
   double few_warps;                  // how much more, where 32 groups leave few warps to write it
   bool overlapped;                   // products and halos hide each other in part
   double bytes;                      // that TMA brings in a cycle, at most
   double item;                       // of an item and phase group
+  double turn;                       // more, in turns
+  double wide;                       // times as much for items and results of 128 channels
   double memory;                     // part of the time for moving all tensors that nothing hides
   double launch_ms;
   StoreCosts store;
 };
-constexpr StoreCosts kStoresShort{0.041,  0.032,   0.0157, 0.0326, 0.002,  1.48,  0.0864, 0,
-                                  0.0509, 0.00162, 0.0801, 0.208,  0.0591, 0.167, 0.0357, 0.1};
-constexpr StoreCosts kStoresTf32{0.0567, 0.0146, 0.0407, 0.0261, 0.114, 0,    0.084, 0.141,
-                                 0.152,  0,      0.159,  0.574,  0,     0.21, 0.131, 0.08};
-constexpr StoreCosts kStoresSplit{0.027, 0, 0.24, 0, 0.013, 0, 0, 0, 0, 0, 0, 0.09, 0, 0.142, 0, 0};
-constexpr Costs kCostsShort{0.772, 151, 3.71, 8.81, 22.8, 1.4, true, 38.8, 1996, 0.25, 0.004, kStoresShort};
-constexpr Costs kCostsTf32{0.747, 139, 3.39, 9.39, 21.1, 1.32, true, 42.2, 2309, 0.24, 0.0031, kStoresTf32};
-constexpr Costs kCostsSplit{2.7, 222, 12.6, 21, 24.5, 1.06, false, 29, 3290, 0, 5.8e-3, kStoresSplit};
+constexpr StoreCosts kStoresShort{0.0612, 0.0191, 0.0119, 0.00792, 0.0546, 0.0452,  8.06,  0.0326,
+                                  0.0875, 0.0281, 0,      0.00453, 4.05,   0.00225, 0.139, 2.24,
+                                  0.48,   0.0814, 0.0617, 0.135,   0.146,  2.11,    1.81,  1.08};
+constexpr StoreCosts kStoresTf32{0.0419,  0.0413, 0.00807, 0.0433, 0.0758, 0.0421,  8.7,   0.0871,
+                                 0.00924, 0.0307, 0.0821,  0.186,  0.45,   0.00122, 0.248, 3.64,
+                                 0.43,    0.001,  0.239,   0.192,  0.31,   1,       3.4,   1.06};
+constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0, 0, 0, 0,
+                                  0,      0, 0, 0,      0.09, 0,     0.133, 0,      0, 1, 1, 1.51};
+constexpr Costs kCostsShort{0.807, 251,  144,  3.18, 9.14,  27.2,    1.18,        true,
+                            36.8,  1370, 1027, 1.1,  0.188, 0.00214, kStoresShort};
+constexpr Costs kCostsTf32{0.689, 119,  43.4, 5.18, 12.1,  24.3,    1.09,       true,
+                           32.2,  2915, 1371, 1.06, 0.165, 0.00228, kStoresTf32};
+constexpr Costs kCostsSplit{2.78, 173,  173,  7.15, 13.3,  15.8,   1.06,        false,
+                            32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
 constexpr double kPackMsPerByte = 0.5e-9;
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -95,9 +106,9 @@ std::string refusal(const Problem& problem, const Device& device) {
          std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together";
 }
 
-// What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines), or
-// the same pixels and the next result channels.
-enum class Second { kPixels, kGroups, kChannels };
+// What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines),
+// the same pixels and the next result channels, or items of its own.
+enum class Second { kPixels, kGroups, kChannels, kItems };
 
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
@@ -116,7 +127,15 @@ class Candidates {
         element_(static_cast<int>(element_size(problem.dtype))),
         source_(source_of(problem_, planes_h_, planes_w_)) {}
 
+  Candidates(const Candidates&) = delete;  // members refer to others
+
   bool has_many_channels() const { return c_.result_channels > kHopperTileM; }
+
+  // Whether tiles of groups of columns may write whole sectors where they otherwise would not.
+  bool writes_parts_of_sectors(HopperTile tile) const {
+    return hopper_writes_whole_sectors(tile) && c_.result.stride[1] != 1 && c_.result.stride[3] == 1 &&
+           w_.result_step() == tile.phases && sector_unit() * element_ < 32;
+  }
 
   // Whether neighbouring columns may share a warpgroup's rows: their taps must overlap.
   bool folds() const {
@@ -124,12 +143,15 @@ class Candidates {
   }
 
   // lines: of a warpgroup, where groups are columns.
-  std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool repack) const {
+  std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
+                                     bool repack) const {
     HopperConvPlan p;
     p.tile = tile;
     p.merge = merge_;
     p.channels_adjacent = c_.result.stride[1] == 1;
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
+    p.in_turns = second == Second::kItems;
+    p.whole_sectors = whole_sectors;
     const bool in_half = c_.source_channels * element_ <= kHopperRowBytes / 2;
     p.row_bytes = in_half && hopper_halves_rows(element_, tile) ? kHopperRowBytes / 2 : kHopperRowBytes;
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
@@ -175,6 +197,7 @@ class Candidates {
     if (items > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
     choose_blocks(p);
+    if (p.in_turns && p.keep_halo && !p.resident_weights) return std::nullopt;
     return p;
   }
 
@@ -191,10 +214,13 @@ class Candidates {
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
     const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    const double products = stages * (4 * row * n * costs.product + costs.stage);
+    const double products = stages * (p.in_turns ? 2 * row * n * costs.product + costs.stage_in_turns
+                                                 : 4 * row * n * costs.product + costs.stage);
     const double bring = pixels * row * pixel_cost(p, costs);
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
-    const double work = both + results * store_cost(p, costs.store) + costs.item * pieces;
+    const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
+    const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1);
+    const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
@@ -227,27 +253,51 @@ class Candidates {
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
-    if (p.channels_adjacent) return costs.channels + (several_lines ? costs.channels_lines : 0);
+    if (p.channels_adjacent) {
+      return (costs.channels + (several_lines ? costs.channels_lines : 0) + (two_phases ? costs.channels_phases : 0)) *
+             (p.in_turns ? costs.turned : 1);
+    }
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
     const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
-    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
+    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases) *  // of each sector
+                          (!p.in_turns ? 1
+                           : in_runs   ? costs.turned_runs
+                                       : costs.turned_staged);
     if (step > p.tile.phases) {
       return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
                        (in_runs && two_phases ? costs.apart_runs : 0));
     }
+    if (p.whole_sectors) return wasted * (costs.rows + costs.rows_row / (p.pixels.w * p.tile.phases));
     const int vector = hopper_vector_result(problem_, p);
-    double cost = 0;
     if (in_runs) {
-      cost = costs.runs + (several_lines ? costs.runs_lines : 0);
-      if (ragged) cost += two_phases ? costs.ragged_runs_phases : costs.ragged_runs;
-      if (vector < 2 * p.tile.phases) cost += costs.odd_runs;
-    } else {
-      cost = costs.staged + costs.staged_row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images;
-      if (ragged) cost += two_phases ? costs.ragged_staged_phases : costs.ragged_staged;
-      if (vector == 1 && element_ == 2) cost += costs.odd_staged;
+      const double row = ragged ? costs.ragged_runs_row / (p.pixels.w * p.tile.phases) : 0;
+      return wasted * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
+                       (!ragged      ? 0
+                        : two_phases ? costs.ragged_runs_phases
+                                     : costs.ragged_runs) +
+                       (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
     }
-    return wasted * cost;
+    const double row = costs.staged_row + (ragged ? costs.ragged_staged_row : 0);
+    return wasted * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
+                     (!ragged      ? 0
+                      : two_phases ? costs.ragged_staged_phases
+                                   : costs.ragged_staged) +
+                     (vector == 1 && element_ == 2 ? costs.odd_staged : 0));
+  }
+
+  // Rows of the result begin at any multiple of so many elements within a sector.
+  int sector_unit() const {
+    const int sector = 32 / element_;
+    int unit = sector;
+    for (const int axis : {0, 1, 2}) unit = gcd(unit, static_cast<int>(c_.result.stride[axis] % sector));
+    return unit;
+  }
+  // Columns from one tile to the next, so that each row's whole sectors are within a tile. 0: a tile is too narrow.
+  int window_of(const HopperConvPlan& p) const {
+    const int phases = p.tile.phases, unit = sector_unit();
+    const int step = std::max(unit, 8 * phases);  // elements; raw boxes want multiples of 8 columns
+    return (p.pixels.w * phases - (32 / element_ - unit)) / step * step / phases;
   }
 
   bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
@@ -256,7 +306,7 @@ class Candidates {
     p.halo_planes = together ? planes_w_ : 1;
     p.slots_w = together ? w_.kernel : std::max(1, span_w_.most) + p.tile.fold - 1;
     const int width = w_.phase_size(0), height = h_.phase_size(0), batch = p.slice;
-    const bool other_pixels = second != Second::kChannels;
+    const bool other_pixels = second == Second::kPixels || second == Second::kGroups;
     if (p.inner == HopperInner::kWidth) {
       const int spare = static_cast<int>(ceil_div(span_w_.length, 8));
       const int groups = std::min<int>((p.tile.groups - (lines - 1) * spare) / lines,
@@ -276,11 +326,13 @@ class Candidates {
       const int of_tile = std::min(1 + (groups - of_line) / p.line_groups, by_height ? batch : height);
       p.pixels = by_height ? HopperExtent{of_tile, inner, columns} : HopperExtent{inner, of_tile, columns};
       const int line = p.tile.groups / p.line_groups, column = p.tile.groups % p.line_groups * p.tile.fold;
-      p.second = second == Second::kPixels     ? (by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0})
-                 : second == Second::kChannels ? HopperExtent{0, 0, 0}
-                 : by_height                   ? HopperExtent{line, 0, column}
-                                               : HopperExtent{0, line, column};
+      p.second = second == Second::kPixels ? (by_height ? HopperExtent{0, 8, 0} : HopperExtent{8, 0, 0})
+                 : second == Second::kGroups
+                     ? (by_height ? HopperExtent{line, 0, column} : HopperExtent{0, line, column})
+                     : HopperExtent{0, 0, 0};
     }
+    p.window = p.whole_sectors && p.pixels.w < width ? window_of(p) : p.pixels.w;
+    if (p.window <= 0) return false;
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
     const bool tensor = p.source == HopperSource::kTensor;
     if (p.inner == HopperInner::kWidth) {
@@ -303,7 +355,7 @@ class Candidates {
     }
     if (p.source == HopperSource::kTransposed) {
       const int aligned = 16 / element_, step = w_.source_step();
-      const int skipped = p.pixels.w * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
+      const int skipped = p.window * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
       p.raw_width = static_cast<int>(round_up(p.halo.w * step + skipped, aligned));
       // Eight channels of an octet of columns in different banks.
       if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
@@ -316,7 +368,7 @@ class Candidates {
       p.raw_width = p.raw_bytes = p.raw_slot_bytes = 0;
     }
     p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
-               static_cast<int>(ceil_div(width, p.pixels.w))};
+               1 + static_cast<int>(ceil_div(std::max(0, width - p.pixels.w), p.window))};
     return true;
   }
 
@@ -324,7 +376,13 @@ class Candidates {
   bool choose_memory(HopperConvPlan& p) const {
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
     const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
-    const int staging = stages_columns ? 8 * 32 * (hopper_staged_words(words) | 1) * 4 : 0;
+    // As far from a multiple of 16 bytes as in the result, and a word more.
+    p.staged_line_bytes = p.pixels.w * p.tile.phases * element_ + 32;
+    p.staged_bytes = p.whole_sectors  ? hopper_row_channels(element_) * (p.pixels.h - p.second.h) * p.staged_line_bytes
+                     : stages_columns ? 32 * (hopper_staged_words(words) | 1) * 4
+                                      : 0;
+    // A lane loads further than the last row of whole sectors reaches.
+    const int staging = 8 * p.staged_bytes + (p.whole_sectors ? 4 * words * 8 + 64 : 0);
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
     const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
     const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
@@ -335,10 +393,12 @@ class Candidates {
                           span_w_.length * p.row.w + static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
     const int64_t overrun = std::max<int64_t>(0, reach * p.row_bytes - p.halo_bytes);
 
-    p.keep_halo = p.phase_groups > 1 && static_cast<int64_t>(halo) * p.chunks + kLeastWeightSlots * stage <= room &&
-                  p.chunks <= kMostHaloSlots && p.planes_h * p.planes_w == 1;
-    const int64_t in_flight = p.keep_halo ? p.chunks : 1;
     const int64_t all_stages = static_cast<int64_t>(h_.kernel) * taps_w(p) * p.chunks;  // of all phase groups
+    // Kept halos belong to a whole item. Warpgroups take turns between its phase groups, so then all weights must stay.
+    const int64_t kept = (p.in_turns ? 2 : 1) * p.chunks, least_stages = p.in_turns ? all_stages : kLeastWeightSlots;
+    p.keep_halo = p.phase_groups > 1 && halo * kept + least_stages * stage <= room && kept <= kMostHaloSlots &&
+                  p.planes_h * p.planes_w == 1;
+    const int64_t in_flight = p.keep_halo ? kept : p.in_turns ? 2 : 1;
     const int64_t most_stages = p.keep_halo ? all_stages
                                             : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
                                                   p.planes_w * p.chunks;
@@ -383,7 +443,8 @@ class Candidates {
     const int64_t by_halos = p.keep_halo ? per_item
                                          : static_cast<int64_t>(span_h_.least) * (span_w_.least + p.tile.fold - 1) *
                                                p.halo_slots;
-    if (p.parts == 2) p.skew = static_cast<int>(std::max<int64_t>(0, std::min({per_item / 2, by_weights, by_halos})));
+    if (p.parts == 2 && !p.in_turns)
+      p.skew = static_cast<int>(std::max<int64_t>(0, std::min({per_item / 2, by_weights, by_halos})));
     return true;
   }
 
@@ -421,6 +482,7 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.inner == HopperInner::kHeight  ? "rows"
            : plan.inner == HopperInner::kBatch ? "images"
                                                : "columns")
+       << (plan.whole_sectors ? ", whole sectors" : "") << (plan.in_turns ? ", warpgroups in turns" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
@@ -450,23 +512,28 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   const auto consider = [&](const Candidates& candidates, HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
     if (tile.fold > 1 && !candidates.folds()) return;
-    const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool repack) {
+    const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack) {
       if (second == Second::kChannels && !candidates.has_many_channels()) return;
-      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, repack);
+      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack);
       if (!plan) return;
       const double ms = candidates.estimate_ms(*plan);
       if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-      if (!best || ms < best->estimate_ms) best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes, ms};
+      if (!best || ms < best->estimate_ms)
+        best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms};
     };
     for (const bool repack : {false, true}) {
       if (repack && candidates.reads_in_place()) break;
-      for (const Second second : {Second::kPixels, Second::kGroups, Second::kChannels}) {
-        consider_pixels(HopperInner::kHeight, second, 1, repack);
-        consider_pixels(HopperInner::kBatch, second, 1, repack);
+      for (const Second second : {Second::kPixels, Second::kGroups, Second::kChannels, Second::kItems}) {
+        consider_pixels(HopperInner::kHeight, second, 1, false, repack);
+        consider_pixels(HopperInner::kBatch, second, 1, false, repack);
       }
-      for (const Second second : {Second::kGroups, Second::kChannels}) {
+      for (const Second second : {Second::kGroups, Second::kChannels, Second::kItems}) {
         for (const int lines : {1, 2, 4}) {
-          if (tile.fold == 1) consider_pixels(HopperInner::kWidth, second, lines, repack);
+          if (tile.fold > 1) continue;
+          consider_pixels(HopperInner::kWidth, second, lines, false, repack);
+          if (candidates.writes_parts_of_sectors(tile)) {
+            consider_pixels(HopperInner::kWidth, second, lines, true, repack);
+          }
         }
       }
     }

@@ -40,6 +40,12 @@ inline const char* name(HopperWeightShare share) {
 // Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
 inline bool is_scattered(const Tensor4& weight) { return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1; }
 
+// `count` neighbouring groups as one, whose weights between them are zeros (problem.w does not hold these).
+inline Problem with_merged_groups(Problem problem, int64_t count) {
+  problem.groups /= count;
+  return problem;
+}
+
 // How many neighbours one store takes, given a base pointer of 16 bytes and the plan's groups merged.
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);
 

@@ -7,12 +7,6 @@
 
 namespace deconv {
 
-// `count` neighbouring groups as one, whose weights between them are zeros (problem.w does not hold these).
-inline Problem with_merged_groups(Problem problem, int64_t count) {
-  problem.groups /= count;
-  return problem;
-}
-
 // Why they refuse it, or nothing.
 inline std::string tensor_core_refusal(const Problem& problem, int64_t min_channels, int64_t max_kernel,
                                        int64_t max_stride) {

@@ -5,8 +5,10 @@ The plans' block decomposition is repeated here as the kernels have it (csrc/ker
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import CASES
@@ -492,6 +494,27 @@ def _check_hopper_taps(plan: Any, one: Case, direction: str) -> None:
             assert 0 <= shift <= plan.halo[2 if along_w else 1] - plan.pixels[2 if along_w else 1]
 
 
+def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: int) -> None:
+    """Rows of results are divided between tiles where sectors begin, and no tile stores what it does not compute."""
+    sector, width = 32 // element, result[3]
+    columns, window = plan.pixels[2] * phases, plan.window * phases
+    lines = plan.pixels[1] - plan.second[1]
+    assert plan.phases == phases
+    assert plan.staged_line_bytes % 16 == 0
+    assert columns * element + 20 <= plan.staged_line_bytes
+    assert plan.staged_bytes == 16 // element * lines * plan.staged_line_bytes
+    strides = (result[1] * result[2] * width, result[2] * width, width)  # a result is dense
+    for offset in {sum(i * s for i, s in zip(at, strides, strict=True)) % sector for at in np.ndindex(16, 16, 16)}:
+        stored = 0
+        for tile in range(plan.tiles[2]):
+            first = tile * window
+            begin = first + (-(offset + first) % sector if tile > 0 else 0)
+            end = first + window + -(offset + first + window) % sector
+            assert begin == stored
+            stored = width if tile == plan.tiles[2] - 1 else end
+            assert first <= begin < stored <= first + columns
+
+
 def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
     """Tiles cover each pixel, every row that wgmma reads lies in shared memory, and no ring can stand still."""
     assert direction != "grad_weight"
@@ -500,8 +523,16 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     result = _result_size(one, direction)
     step = one["s"] if direction == "forward" else (1, 1)
     extents = (plan.slice, -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
-    for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
+    element = 4 if dtype == "float32" else 2
+    for tiles, pixels, extent in zip(plan.tiles[:2], plan.pixels[:2], extents[:2], strict=True):
         _blocks_cover(tiles, pixels, extent)
+    overlap = plan.pixels[2] - plan.window
+    _blocks_cover(plan.tiles[2], plan.window, max(1, extents[2] - overlap))
+    if plan.whole_sectors:
+        assert plan.inner == core.HopperInner.WIDTH
+        _check_hopper_rows(plan, result, step[1], element)
+    else:
+        assert overlap == 0
     assert 1 <= plan.slice <= one["n"]
     assert plan.slice == one["n"] or plan.repack
     assert one["g"] % plan.merge == 0
@@ -513,7 +544,6 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert rows_m == 64 or (rows_m == 128 and plan.second == [0, 0, 0] and channels > 64)
     assert plan.fold == 1 or (plan.fold == 2 and plan.phases == 1 and one["s"][1] == one["d"][1] == 1)
     _blocks_cover(plan.m_tiles, plan.tile_m, channels)
-    element = 4 if dtype == "float32" else 2
     assert plan.row_bytes == 128 or (plan.row_bytes == 64 and source_channels * element <= 64)
     _blocks_cover(plan.chunks, plan.row_bytes // element, source_channels)
     assert plan.stage_bytes == rows_m * plan.row_bytes * plan.parts
@@ -548,7 +578,11 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert plan.weights_at - plan.halo_bytes * plan.parts + last * plan.row_bytes <= plan.shared_bytes
     _check_hopper_taps(plan, one, direction)
     assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-    assert plan.halo_slots >= (plan.chunks if plan.keep_halo else 1)
+    assert plan.halo_slots >= (2 if plan.in_turns else 1) * (plan.chunks if plan.keep_halo else 1)
+    if plan.in_turns:
+        assert rows_m == 64
+        assert plan.second == [0, 0, 0]
+        assert plan.resident_weights or not plan.keep_halo
     assert plan.parts == 2 or plan.halo_slots >= 2
     assert plan.weight_slots >= 1
     assert plan.items == plan.tiles[0] * plan.tiles[1] * plan.tiles[2] * plan.columns
@@ -1047,7 +1081,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     plan = core.make_plan(_problem(one, direction, dtype, layout), device, families)
     if isinstance(plan.tile, core.HopperConvPlan):
         assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
-        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
+        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes + 16
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.MmaConvPlan):

@@ -6,9 +6,9 @@
 #include "../hopper_taps.h"
 #include "../kernels/hopper/conv.cuh"
 #include "../kernels/hopper/pack_weight.cuh"
+#include "../kernels/hopper/repair.cuh"
 #include "../plan_hopper.h"
 #include "../repack_plan.h"
-#include "../tensor_core_problem.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
@@ -16,16 +16,21 @@
 
 namespace deconv {
 
+// The workspace: packed weights, the repacked source, and a flag for what is not finite.
+inline unsigned char* repacked_at(const HopperConvPlan& plan, const Operands& operands) {
+  return static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
+}
+inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) {
+  return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
+}
+
+// problem: groups that the plan merges count as one.
 template <class T>
-hopper::ConvParams<T> hopper_conv_params(const Problem& of_groups, const HopperConvPlan& plan,
-                                         const Operands& operands) {
-  const Problem problem = with_merged_groups(of_groups, plan.merge);
+hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
   hopper::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
-  set_weight<T>(p, of_groups, operands);
-  p.group_sources = static_cast<int>(correlation(of_groups).source_channels);
-  p.group_results = static_cast<int>(correlation(of_groups).result_channels);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
+  p.not_finite = not_finite_at(plan, operands);
   for (int a = 0; a < 2; ++a) {
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
@@ -59,6 +64,7 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
                                cudaStream_t stream) {
   hopper::PackParams<T> p{};
   set_packing<T>(p, problem, operands);
+  p.not_finite = not_finite_at(plan, operands);
   p.groups /= plan.merge;
   p.plan = plan;
   for (int a = 0; a < 2; ++a) {
@@ -130,22 +136,31 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
   return cudaErrorInvalidValue;
 }
 
+template <class T>
+cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                          cudaStream_t stream) {
+  hopper::RepairParams<T> p{};
+  set_images<T>(p, problem, operands);
+  set_weight<T>(p, problem, operands);
+  p.groups = static_cast<int>(problem.groups);
+  p.not_finite = not_finite_at(plan, operands);
+  return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
+}
+
 // A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& of_groups, const HopperConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream) {
-  cudaError_t error = launch_pack_weight<T, kParts>(of_groups, plan, operands, stream);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(of_groups, plan, operands);
-  if (error != cudaSuccess) return error;
-  const Problem problem = with_merged_groups(of_groups, plan.merge);
+cudaError_t launch_hopper_source(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                                 cudaStream_t stream) {
+  const Tensor4& source = correlation(problem).source;
+  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
   if (!plan.repack) {
-    const Correlation c = correlation(problem);
     const bool has_maps = plan.source != HopperSource::kWarps && is_aligned(params.source, 16) &&
-                          encode_source_maps(problem, plan, c.source, c.source_channels * c.source.stride[1],
+                          encode_source_maps(problem, plan, source, params.source_channels * source.stride[1],
                                              params.source, params.source_map);
     return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream);
   }
-  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
+  T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
+  cudaError_t error = cudaSuccess;
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     Tensor4 layout = repacked_source(problem);
     layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
@@ -153,13 +168,22 @@ cudaError_t launch_hopper_conv(const Problem& of_groups, const HopperConvPlan& p
     const bool has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked,
                                              slice.source_map);
     if (has_maps) {
-      error = launch_repack<T>(correlation(problem).source, problem.groups, layout, slice.source, repacked, stream,
-                               Start::kEarly);
+      error = launch_repack<T>(source, problem.groups, layout, slice.source, repacked, stream, Start::kEarly);
     }
     if (error != cudaSuccess) return error;
     error = launch_hopper_tile<T, kParts>(slice, has_maps ? plan.source : HopperSource::kWarps, stream);
   }
   return error;
+}
+
+template <class T, int kParts>
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
+  if (error != cudaSuccess) return error;
+  error = launch_hopper_source<T, kParts>(with_merged_groups(problem, plan.merge), plan, operands, stream);
+  if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
+  return launch_repair<T>(problem, plan, operands, stream);
 }
 
 }  // namespace deconv

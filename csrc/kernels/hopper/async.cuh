@@ -65,6 +65,11 @@ struct Ring {
   __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
   __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
   __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
+  __device__ __forceinline__ void skip(int count) {
+    const int rounds = (slot + count) / slots;
+    slot += count - rounds * slots;
+    parity ^= rounds & 1;
+  }
   __device__ __forceinline__ void advance(int count = 1) {
     slot += count;
     if (slot >= slots) {
@@ -117,6 +122,11 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
 }
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint16_t load_shared_short(uint32_t address) {
+  uint16_t value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
 }
 __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
   uint32_t value;

@@ -32,6 +32,7 @@ struct ConvConfig {
   static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
   static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -43,7 +44,7 @@ class ConvBlock {
   static constexpr int kPhases = Config::kPhases;
   static constexpr int kRowBytes = Config::kRowBytes;
   static constexpr int kMultiplyWarps = 8;
-  static constexpr int kSkewBarrier = 1;
+  static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // one for each warpgroup
 
  public:
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
@@ -59,13 +60,14 @@ class ConvBlock {
 
   __device__ __forceinline__ void prepare() const {
     if (threadIdx.x == 0) {
+      const int consumers = plan.in_turns ? kMultiplyWarps / 2 : kMultiplyWarps;
       for (int i = 0; i < halos_.slots; ++i) {
         barrier_init(halos_.full + 8 * i, Config::kSourceWarps);
-        barrier_init(halos_.empty + 8 * i, kMultiplyWarps);
+        barrier_init(halos_.empty + 8 * i, consumers);
       }
       for (int i = 0; i < weights_.slots; ++i) {
         barrier_init(weights_.full + 8 * i, 1);
-        barrier_init(weights_.empty + 8 * i, kMultiplyWarps);
+        barrier_init(weights_.empty + 8 * i, consumers);
       }
       for (int i = 0; i < raw_.slots; ++i) {
         barrier_init(raw_.full + 8 * i, 1);
@@ -267,8 +269,7 @@ class ConvBlock {
   struct Stage {
     uint64_t weight, source;
   };
-  // Whether a sum also holds products that are not its own: by zeros, or of parts.
-  __device__ __forceinline__ bool mixes() const { return Config::kFold > 1 || Config::kParts == 2 || plan.merge > 1; }
+  __device__ __forceinline__ bool mixes() const { return Config::kMixes || plan.merge > 1; }
 
   template <int kN>
   __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
@@ -283,7 +284,7 @@ class ConvBlock {
     const int lane = threadIdx.x % 32;
     using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold>;
     const ResultTile result(p, warpgroup, warp, lane,
-                            shared_ + plan.staging_at + (warpgroup * 4 + warp) * ResultTile::kStagingBytes);
+                            shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
     const int first_row = warpgroup == 0
                               ? 0
@@ -301,8 +302,14 @@ class ConvBlock {
       lead = 0;
     }
 
-    for (int index = blockIdx.x; index < plan.items; index += gridDim.x) {
+    if (plan.in_turns && warpgroup == 1) {
+      skip(find_item(p, blockIdx.x), halos, weights);
+      give_turn(0);
+    }
+    const int step = plan.in_turns ? 2 * gridDim.x : gridDim.x;
+    for (int index = blockIdx.x + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
       const Item item = find_item(p, index);
+      const bool has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
       if (plan.resident_weights) {
         weights.slot = 0;
         weights.parity = 0;
@@ -310,6 +317,7 @@ class ConvBlock {
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
+        if (plan.in_turns && (warpgroup == 1 || has_next || group == item.phase_begin)) await_turn(warpgroup);
         Ring ring = halos;  // a kept halo is walked again by each phase group
         int old_weight = -1, old_halo = -1;
 #pragma unroll
@@ -368,6 +376,7 @@ class ConvBlock {
             ring.advance();
           }
         }
+        if (plan.in_turns && (has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
         mma_wait<0>();
 #pragma unroll
         for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
@@ -376,15 +385,40 @@ class ConvBlock {
           if (old_halo >= 0) ring.release(old_halo);
         }
         if (last_group) halos = ring;
-        const bool whole = !mixes() || result.all_finite(acc);
+        if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.store(item, phases, acc);
-        if (!__all_sync(~0u, whole)) result.repair(item, phases);
       }
       if (lead > 0) {
         named_barrier_arrive(kSkewBarrier, 256);
         lead = 0;
       }
+      if (plan.in_turns && has_next) skip(find_item(p, index + gridDim.x), halos, weights);
     }
+  }
+
+  // A warpgroup's turn to multiply.
+  __device__ __forceinline__ static void await_turn(int warpgroup) {
+    named_barrier_sync(kTurnBarriers + warpgroup, 256);
+  }
+  __device__ __forceinline__ static void give_turn(int warpgroup) {
+    named_barrier_arrive(kTurnBarriers + warpgroup, 256);
+  }
+
+  // The other warpgroup's item.
+  __device__ __forceinline__ void skip(const Item& item, Ring& halos, Ring& weights) const {
+    int halo_count = 0, stage_count = 0;
+    for (int group = item.phase_begin; group < item.phase_end; ++group) {
+      const Phases phases = phases_of<kPhases>(p, group);
+      int planes = 0;
+      for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
+        if (is_idle(phases, plane)) continue;
+        ++planes;
+        for (int k = 0; k < kPhases; ++k) stage_count += taps_of(phases, k, plane).count();
+      }
+      halo_count = planes;
+    }
+    halos.skip(halo_count * plan.chunks);
+    weights.skip(stage_count * plan.chunks);
   }
 
   // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage

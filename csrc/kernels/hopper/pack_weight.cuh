@@ -10,7 +10,7 @@
 #pragma once
 
 #include "result.cuh"
-#include "source.cuh"
+#include "split.cuh"
 
 namespace deconv::hopper {
 
@@ -25,7 +25,9 @@ struct PackParams {
   const T* weight;
   int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
   unsigned char* packed;
-  int source_channels, result_channels, groups;  // channels per group; groups, merged ones as one
+  int* not_finite;  // cleared, for the convolution may set it
+  int source_channels, result_channels;  // of one group
+  int groups;  // merged ones as one
   bool taps_fastest;  // neighbouring threads take neighbouring taps, else neighbouring result channels
   int kernel[2];
   TapSlot slots[2][kHopperMaxKernel];  // where each tap belongs, by axis
@@ -40,6 +42,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   start_dependents();
   const HopperConvPlan& plan = p.plan;
   unsigned rest = blockIdx.x * blockDim.x + threadIdx.x;
+  if (rest == 0) *p.not_finite = 0;
   const auto take = [&](unsigned count) {
     const unsigned quotient = rest / count, digit = rest - quotient * count;
     rest = quotient;
@@ -99,8 +102,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   } else {
     const uint4 value = *reinterpret_cast<const uint4*>(values);
     *reinterpret_cast<uint4*>(to) = value;
-    *reinterpret_cast<uint4*>(to + tile_bytes) = make_uint4(low_part(value.x), low_part(value.y), low_part(value.z),
-                                                            low_part(value.w));
+    *reinterpret_cast<uint4*>(to + tile_bytes) = low_parts(value);
   }
 #endif
 }

@@ -1,12 +1,15 @@
 // From a warpgroup's accumulators to the result: bias, one rounding, whole sectors where the layout allows.
 //
+// A sector (32 bytes) that two warps write a part of each is read from memory first, unless they do so within some
+// hundred cycles; so a tile may be planned to write whole sectors, but at the ends of the result's rows
+// (plan.whole_sectors): tiles side by side overlap, and each row is divided between them where a sector begins.
+//
 // wgmma leaves row r of the tile (a result channel) in lanes r % 8 * 4 .. + 3 of warp r / 16, columns (pixels) in
 // pairs: acc[4 j + 2 (row >= 8) + b] is pixel 2 (lane % 4) + b of group j.
 #pragma once
 
 #include "async.cuh"
 #include "params.cuh"
-#include "repair.cuh"
 
 namespace deconv::hopper {
 
@@ -53,7 +56,7 @@ class Result {
         column_(kFold == 1 || fold_in_warp() ? 0 : 16 * warp / kTileM),
         lane_(lane),
         shared_(shared),
-        groups_(groups_of_tile()) {}
+        used_groups_(used_groups()) {}
 
   using Accumulators = float[kPhases][kGroups * 4];
 
@@ -65,6 +68,13 @@ class Result {
     if (p.plan.channels_adjacent) {
       one_line ? store_channels<true>(window, acc) : store_channels<false>(window, acc);
     } else if (p.plan.inner == HopperInner::kWidth) {
+      if constexpr (hopper_writes_whole_sectors(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.whole_sectors) {
+          p.plan.pixels.h - p.plan.second.h == 1 ? store_rows<true>(item, window, acc)
+                                                 : store_rows<false>(item, window, acc);
+          return;
+        }
+      }
       one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
     } else {
       store_columns(window, acc);
@@ -73,58 +83,26 @@ class Result {
 
   // Whether the sums of the tile's pixels are; groups beyond it may hold anything.
   __device__ __forceinline__ bool all_finite(const Accumulators& acc) const {
-    float nothing = 0;  // NaN from the first sum on that is not finite
+    float nothing[4] = {};  // NaN from the first sum on that is not finite
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      if ((groups_ >> j & 1) == 0) continue;
+      if ((used_groups_ >> j & 1) == 0) continue;
 #pragma unroll
       for (int k = 0; k < kPhases; ++k) {
 #pragma unroll
-        for (int i = 4 * j; i < 4 * j + 4; ++i) nothing += 0 * acc[k][i];
+        for (int i = 0; i < 4; ++i) nothing[i] += 0 * acc[k][4 * j + i];
       }
     }
-    return nothing == 0;
-  }
-
-  // Computes again what this warp stored that is not finite.
-  __device__ __forceinline__ void repair(const Item& item, const Phases& phases) const {
-    const HopperConvPlan& plan = p.plan;
-    const bool by_width = plan.inner == HopperInner::kWidth, by_height = plan.inner == HopperInner::kHeight;
-    const Cursor first = first_group();
-    const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step();
-    __syncwarp();  // other lanes may have stored them
-#pragma unroll 1
-    for (int i = 0; i < kPhases * kGroups * 4; ++i) {
-      const int half = i / 2 % 2, k = i / 4 % kPhases, group = first.group + i / (4 * kPhases);
-      const int line = first.line + group / plan.line_groups, at = group % plan.line_groups;
-      int inner = lane_ % 4 * 2 + i % 2;
-      const int column = by_width ? 8 * at + inner : kFold * at + (fold_in_warp() ? half : column_);
-      if (warpgroup_ > 0) inner += by_height ? plan.second.h : plan.second.n;
-      const HopperExtent pixel{by_width ? 0 : by_height ? line : inner, !by_width && by_height ? inner : line, column};
-      const int n = item.n + pixel.n, h = (item.h + pixel.h) * step_h + phases.h,
-                w = (item.w + pixel.w) * step_w + phases.w + k;
-      const int channel = item.m_tile * plan.tile_m + first_channel_ + channel_of_row<T>(plan, lane_ / 4 + 8 * half);
-      if (pixel.n >= plan.pixels.n || pixel.h >= plan.pixels.h || pixel.w >= plan.pixels.w || n >= p.batch ||
-          h >= p.axis[0].result_size || w >= p.axis[1].result_size || phases.w + k >= plan.phases_w ||
-          channel >= p.result_channels) {
-        continue;
-      }
-      const int m = item.group * p.result_channels + channel;
-      T* const result = p.result + n * p.result_n + m * p.result_m + h * p.result_h + w * p.result_w;
-      const float stored = widen(*result);
-      if (!(0 * stored == 0)) *result = narrow<T>(exact_result(p, n, m, h, w));
-    }
-    __syncwarp();  // what follows is for all lanes together
+    return nothing[0] + nothing[1] + (nothing[2] + nothing[3]) == 0;
   }
 
   static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
   static constexpr int kStagedWords = hopper_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
-  static constexpr int kStagingBytes = 32 * kStagedPitch * 4;
 
  private:
   // A bit for each group of this warpgroup that holds pixels of the tile.
-  __device__ __forceinline__ uint32_t groups_of_tile() const {
+  __device__ __forceinline__ uint32_t used_groups() const {
     const HopperConvPlan& plan = p.plan;
     const Cursor first = first_group();
     const int columns = plan.inner == HopperInner::kWidth ? 8 : kFold;
@@ -393,6 +371,152 @@ class Result {
     }
   }
 
+  // Columns adjacent, groups of columns: rows of some channels at a time pass through shared memory and leave by 16
+  // bytes ("pieces").
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kPixelBytes = kPhases * kSize;
+  static constexpr int kRowChannels = hopper_row_channels(kSize), kRowLanes = 32 / kRowChannels;
+  static constexpr int kPiece = 16, kSector = 32;
+
+  // Which bytes of a row are a tile's, from the first piece on that any of the tile's columns is in.
+  struct RowBytes {
+    int skew;  // where the tile's columns begin
+    int begin, end;
+    __device__ __forceinline__ int first_piece() const { return (begin + kPiece - 1) / kPiece * kPiece; }
+    __device__ __forceinline__ int pieces_end() const { return end / kPiece * kPiece; }
+    // The staged row begins at a word.
+    __device__ __forceinline__ int staged_skew() const { return (skew + 3) / 4 * 4; }
+  };
+  // What every row of a tile has in common, in bytes.
+  struct RowWindow {
+    uint32_t base;  // the result's address
+    bool is_first, is_last;  // of the tiles that share a row
+    int exist;  // of a row, from the tile's first column on
+    int own;  // until the next tile
+
+    __device__ __forceinline__ RowBytes of_row(const T* row) const {
+      const uint32_t at = low_word(row), offset = at - base;
+      const int skew = at % kPiece;
+      const int begin = is_first ? 0 : static_cast<int>(-offset % kSector);
+      const int end = is_last ? exist : own + static_cast<int>(-(offset + own) % kSector);
+      return {skew, skew + begin, skew + end};
+    }
+    // Whether rows begin and end with pieces.
+    __device__ __forceinline__ bool is_whole() const { return !is_first && !is_last && base % kPiece == 0; }
+  };
+  __device__ __forceinline__ static uint32_t low_word(const void* pointer) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
+  }
+
+  template <bool kOneLine>
+  __device__ __forceinline__ void store_rows(const Item& item, const Window& v, const Accumulators& acc) const {
+    const HopperConvPlan& plan = p.plan;
+    const RowWindow window{low_word(p.result), item.w == 0, item.w == (plan.tiles.w - 1) * plan.window,
+                           min(p.axis[1].result_size - item.w * kPhases, plan.pixels.w * kPhases) * kSize,
+                           plan.window * kPixelBytes};
+    const int first_line = first_group().line, lines_staged = kOneLine ? 1 : plan.pixels.h - plan.second.h;
+    const int lines = min(v.lines - first_line, lines_staged), channel_bytes = lines_staged * plan.staged_line_bytes;
+#pragma unroll
+    for (int part = 0; part < 16 / kRowChannels; ++part) {
+      T* first = v.first + part * kRowChannels * p.result_m + first_line * v.line;
+      __syncwarp();
+      if (lane_ / 4 / kRowChannels == part % (8 / kRowChannels)) {
+        const int row = lane_ / 4 % kRowChannels;
+        stage_rows<kOneLine>(v, first + row * p.result_m, acc, part * kRowChannels / 8, shared_ + row * channel_bytes);
+      }
+      __syncwarp();
+      const int channels = min(v.channels - part * kRowChannels, kRowChannels);
+      uint32_t staged = shared_;
+#pragma unroll 1
+      for (int line = 0; line < lines; ++line, first += v.line, staged += plan.staged_line_bytes) {
+        store_line(window, first + lane_ / kRowLanes * p.result_m, staged + lane_ / kRowLanes * channel_bytes,
+                   lane_ / kRowLanes < channels);
+      }
+    }
+  }
+
+  // This lane's channel of half `half`, whose first line lies at `row` in the result.
+  template <bool kOneLine>
+  __device__ __forceinline__ void stage_rows(const Window& v, const T* row, const Accumulators& acc, int half,
+                                             uint32_t shared) const {
+    constexpr int kRun = 2 * kPhases;  // elements of a lane in a group
+    const HopperConvPlan& plan = p.plan;
+    const auto skew_of = [](const T* of_row) { return (low_word(of_row) % kPiece + 3) / 4 * 4; };
+    const int groups = plan.pixels.w / 8;
+    int group = 0, lines = plan.pixels.h - plan.second.h;
+    uint32_t line_at = shared + lane_ % 4 * kRun * kSize, at = line_at + skew_of(row);
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      if (kOneLine ? j < groups : group < groups) {
+        float run[kRun];
+#pragma unroll
+        for (int e = 0; e < kRun; ++e) run[e] = acc[e % kPhases][4 * j + 2 * half + e / kPhases];
+        const uint32_t to = kOneLine ? at + j * 8 * kPixelBytes : at;
+#pragma unroll
+        for (int e = 0; e < kRun; e += 4 / kSize) {
+          if constexpr (kSize == 4) {
+            store_shared(to + 4 * e, __float_as_uint(run[e]));
+          } else {
+            store_shared(to + 2 * e, pack_pair<T>(run[e], run[e + 1]));
+          }
+        }
+      }
+      if (!kOneLine) {
+        at += 8 * kPixelBytes;
+        if (++group == plan.line_groups) {
+          row += v.line;
+          line_at += plan.staged_line_bytes;
+          at = line_at + skew_of(row);
+          group = --lines > 0 ? 0 : kBeyond;
+        }
+      }
+    }
+  }
+
+  // The tile's part of this lane's row, by kRowLanes lanes. Loads beyond it are not used.
+  __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
+    constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPixelBytes / kStride;  // of a lane
+    constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
+    const RowBytes bytes = window.of_row(row);
+    const int shift = bytes.staged_skew() - bytes.skew, of_lane = lane_ % kRowLanes;
+    char* const start = reinterpret_cast<char*>(row) - bytes.skew;
+    const int first = bytes.first_piece() + of_lane * kPiece, left = exists ? bytes.pieces_end() - first : 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; i += kAhead) {
+      if (i * kStride >= window.exist) break;
+      uint4 value[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) value[a] = staged_piece(staged + first + (i + a) * kStride, shift);
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if ((i + a) * kStride < left) *reinterpret_cast<uint4*>(start + first + (i + a) * kStride) = value[a];
+      }
+    }
+    if (window.is_whole() || !exists) return;
+    // The elements before and behind the pieces.
+    const int left_end = min(bytes.first_piece(), bytes.end), right = max(bytes.first_piece(), bytes.pieces_end());
+#pragma unroll
+    for (int at = of_lane * kSize; at < kPiece; at += kRowLanes * kSize) {
+      if (bytes.begin + at < left_end) store_element(start + bytes.begin + at, staged + bytes.begin + at + shift);
+      if (right + at < bytes.end) store_element(start + right + at, staged + right + at + shift);
+    }
+  }
+
+  // What lies `shift` bytes further on.
+  __device__ __forceinline__ static uint4 staged_piece(uint32_t address, int shift) {
+    const uint4 value = load_shared_vector(address);
+    if constexpr (kSize == 4) return value;
+    const uint32_t next = load_shared(address + kPiece);
+    return make_uint4(__funnelshift_r(value.x, value.y, 8 * shift), __funnelshift_r(value.y, value.z, 8 * shift),
+                      __funnelshift_r(value.z, value.w, 8 * shift), __funnelshift_r(value.w, next, 8 * shift));
+  }
+  __device__ __forceinline__ static void store_element(char* to, uint32_t from) {
+    if constexpr (kSize == 4) {
+      *reinterpret_cast<uint32_t*>(to) = load_shared(from);
+    } else {
+      *reinterpret_cast<uint16_t*>(to) = load_shared_short(from);
+    }
+  }
+
   // Columns adjacent: rows of columns pass through shared memory, so that a warp stores neighbours together.
   __device__ __forceinline__ void store_columns(const Window& v, Accumulators& acc) const {
     if (sizeof(T) == 2 && p.vector_result == 1) {
@@ -480,7 +604,7 @@ class Result {
   int column_;  // which of the folded columns is this warp's
   int lane_;
   uint32_t shared_;
-  uint32_t groups_;
+  uint32_t used_groups_;
 };
 
 }  // namespace deconv::hopper

@@ -173,10 +173,6 @@ class WarpSource {
   }
 
  private:
-  __device__ __forceinline__ static uint4 low_parts(uint4 value) {
-    return make_uint4(low_part(value.x), low_part(value.y), low_part(value.z), low_part(value.w));
-  }
-
   struct Halo {
     const T* image;    // of the first image and channel
     int h, w;          // source pixel of the halo's first

@@ -21,6 +21,9 @@ __device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
 __device__ __forceinline__ uint32_t low_part(uint32_t value) {
   return round_to_tf32(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u));
 }
+__device__ __forceinline__ uint4 low_parts(uint4 values) {
+  return make_uint4(low_part(values.x), low_part(values.y), low_part(values.z), low_part(values.w));
+}
 
 // value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
 // value itself serves. For grad_weight, which does not compute again what is not finite: that has a low part of zero.

@@ -26,7 +26,7 @@ struct WeightConfig {
   static constexpr bool kChannels = kChannels_;  // pixels are rows in shared memory
   static constexpr HopperWeightTile kTile{kWarpgroups, kTaps, kN};
   static constexpr int kStepWarps = hopper_weight_step_warps(sizeof(T), kParts, kTile);
-  static constexpr int kThreads = hopper_weight_threads(sizeof(T), kParts, kTile);
+  static constexpr int kThreads = 128 * (kWarpgroups + kStepWarps);
   // Registers of a thread that multiplies and of one that brings.
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 152 : kStepWarps == 2 ? 200 : 216;
   static constexpr int kBringRegisters = kWarpgroups == 3 || kStepWarps == 2 ? 56 : 72;

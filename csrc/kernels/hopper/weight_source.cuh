@@ -98,6 +98,7 @@ template <class T, int kN, int kParts, bool kChannels, int kWarps>
 class WeightSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kPiece = 16 / kSize;  // elements
+  static_assert(kWarps == 1 || kSize == 4, "16-bit inputs are brought by one warp a step");
 
  public:
   __device__ __forceinline__ WeightSource(const WeightParams<T>& params, const WeightTile& tile, const RowWalk& rows,
@@ -164,6 +165,18 @@ class WeightSource {
     return x_ + (step.image + image) * p.x_n + step.row * p.x_h + column * p.x_w;
   }
 
+  // What a lane takes of rows of pieces: every `step`-th row from `first` on, from piece `piece` on. Lanes left over
+  // take nothing.
+  struct Share {
+    int first, step, piece;
+    bool is_empty;
+  };
+  __device__ __forceinline__ Share share_of(const Divisor& pieces, int rows_of_warp) const {
+    const int row = pieces.quotient(lane_);
+    return {warp_ * rows_of_warp + row, kWarps * rows_of_warp, lane_ - row * static_cast<int>(pieces.divisor),
+            row >= rows_of_warp};
+  }
+
   // kBytes to shared memory, of which `bytes` exist; the others become zero.
   template <int kBytes>
   __device__ __forceinline__ static void copy(uint32_t to, const T* from, int bytes) {
@@ -222,25 +235,24 @@ class WeightSource {
   template <int kBytes>
   __device__ __forceinline__ void load_columns(const WeightStep& step, int row, uint32_t shared) const {
     constexpr int kCount = kBytes / kSize;
-    const int pieces = p.y_pieces.divisor, at_once = kWarps * p.y_at_once, of_warp = p.y_pieces.quotient(lane_);
-    if (of_warp >= p.y_at_once) return;
-    const int first = warp_ * p.y_at_once + of_warp;
+    const Share share = share_of(p.y_pieces, p.y_at_once);
+    if (share.is_empty) return;
     const bool inside = row >= 0 && row < p.out_height;
-    const int left = step.column * p.stride_w - p.padding_w + first * p.stride_w;
-    const int to_step = at_once * plan.y_column_pitch, column_step = at_once * p.stride_w;
+    const int left = step.column * p.stride_w - p.padding_w + share.first * p.stride_w;
+    const int to_step = share.step * plan.y_column_pitch, column_step = share.step * p.stride_w;
     const int64_t from_step = column_step * p.y_w;
-    for (int piece = lane_ - of_warp * pieces; piece < pieces; piece += 32) {
+    for (int piece = share.piece; piece < static_cast<int>(p.y_pieces.divisor); piece += 32) {
       const int channel = piece * kCount, bytes = max(0, min(kCount, channels_n_ - channel)) * kSize;
       for (int image = 0; image < plan.images; ++image) {
         const unsigned columns = inside && step.image + image < p.batch && bytes > 0 ? p.out_width : 0;
         const T* line = y_ + (step.image + image) * p.y_n + row * p.y_h + left * p.y_w + channel * p.y_c;
-        uint32_t to = shared + (image * plan.y_columns + first) * plan.y_column_pitch + channel * kSize;
+        uint32_t to = shared + (image * plan.y_columns + share.first) * plan.y_column_pitch + channel * kSize;
         for (int phase = 0; phase < p.stride_w; ++phase) {
           uint32_t at = to;
           int column = left + phase;
           const T* from = line;
 #pragma unroll 4
-          for (int i = first; i < plan.y_phase_columns; i += at_once) {
+          for (int i = share.first; i < plan.y_phase_columns; i += share.step) {
             const bool exists = static_cast<unsigned>(column) < columns;
             if constexpr (kBytes >= 4) {
               copy<kBytes>(at, exists ? from : p.y, exists ? bytes : 0);
@@ -261,8 +273,8 @@ class WeightSource {
 
   // The input, pixels as rows of 64 channels: the pieces of a row are swizzled.
   __device__ __forceinline__ void load_pixels(const WeightStep& step, uint32_t shared) const {
-    constexpr int kPixel = kN / kPiece, kAtOnce = kWarps * 32 / kPixel;
-    const int channel = lane_ % kPixel * kPiece, first = (warp_ * 32 + lane_) / kPixel;
+    constexpr int kPixel = kN / kPiece, kAtOnce = 32 / kPixel;
+    const int channel = lane_ % kPixel * kPiece, first = lane_ / kPixel;
     const int count = max(0, min(kPiece, channels_m_ - channel));
     const uint32_t rows = shared + channel / 64 * plan.x_rows_bytes;
     for (int image = 0, octet = 0; octet < plan.octets; ++image, octet += plan.image_octets) {
@@ -285,18 +297,17 @@ class WeightSource {
 
   // The input, channels as rows of pixels, 16-bit: a piece is one octet of pixels.
   __device__ __forceinline__ void load_channels(const WeightStep& step, uint32_t shared) const {
-    const int at_once = kWarps * p.x_at_once, of_warp = p.x_pieces.quotient(lane_);
-    const int octet = lane_ - of_warp * plan.octets, image = p.image_octets.quotient(octet);
-    if (of_warp >= p.x_at_once) return;
-    const int first = warp_ * p.x_at_once + of_warp;
+    const Share share = share_of(p.x_pieces, p.x_at_once);
+    if (share.is_empty) return;
+    const int octet = share.piece, image = p.image_octets.quotient(octet);
     const int column = step.column + 8 * (octet - image * plan.image_octets);
     const bool exists = image < plan.images && step.image + image < p.batch;
     const int count = exists ? max(0, min(kPiece, p.width - column)) : 0;
-    const T* from = count > 0 ? pixel(step, image, column) + first * p.x_c : p.x;
-    const int64_t step_c = count > 0 ? at_once * p.x_c : 0;
+    const T* from = count > 0 ? pixel(step, image, column) + share.first * p.x_c : p.x;
+    const int64_t step_c = count > 0 ? share.step * p.x_c : 0;
     const uint32_t rows = shared + octet / 8 * plan.x_rows_bytes;
 #pragma unroll 4
-    for (int channel = first; channel < channels_m_; channel += at_once, from += step_c) {
+    for (int channel = share.first; channel < channels_m_; channel += share.step, from += step_c) {
       const uint32_t to = rows + swizzled(channel * kHopperRowBytes + octet % 8 * 16);
       if (plan.x_piece == 16) {
         copy<16>(to, from, count * kSize);
@@ -326,15 +337,14 @@ class WeightSource {
   __device__ __forceinline__ void for_pieces(const WeightStep& step, uint32_t shared, Visit visit) const {
     const int pieces = 2 * plan.octets;
     if (p.x_w == 1) {
-      const int at_once = kWarps * p.x_at_once, of_warp = p.x_pieces.quotient(lane_), piece = lane_ - of_warp * pieces;
-      if (of_warp >= p.x_at_once) return;
-      const int first = warp_ * p.x_at_once + of_warp;
-      const Existing existing = find_piece(step, piece);
-      const T* from = existing.from + first * p.x_c;
-      const uint32_t rows = shared + piece / 8 * plan.x_rows_bytes;
+      const Share share = share_of(p.x_pieces, p.x_at_once);
+      if (share.is_empty) return;
+      const Existing existing = find_piece(step, share.piece);
+      const T* from = existing.from + share.first * p.x_c;
+      const uint32_t rows = shared + share.piece / 8 * plan.x_rows_bytes;
 #pragma unroll 4
-      for (int channel = first; channel < channels_m_; channel += at_once, from += at_once * p.x_c) {
-        visit(rows + swizzled(channel * kHopperRowBytes + piece % 8 * 16), from, existing.count);
+      for (int channel = share.first; channel < channels_m_; channel += share.step, from += share.step * p.x_c) {
+        visit(rows + swizzled(channel * kHopperRowBytes + share.piece % 8 * 16), from, existing.count);
       }
     } else {
       for (int piece = warp_; piece < pieces; piece += kWarps) {
