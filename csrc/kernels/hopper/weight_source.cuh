@@ -235,24 +235,25 @@ class WeightSource {
   template <int kBytes>
   __device__ __forceinline__ void load_columns(const WeightStep& step, int row, uint32_t shared) const {
     constexpr int kCount = kBytes / kSize;
-    const Share share = share_of(p.y_pieces, p.y_at_once);
-    if (share.is_empty) return;
+    const int pieces = p.y_pieces.divisor, at_once = kWarps * p.y_at_once, of_warp = p.y_pieces.quotient(lane_);
+    if (of_warp >= p.y_at_once) return;
+    const int first = warp_ * p.y_at_once + of_warp;
     const bool inside = row >= 0 && row < p.out_height;
-    const int left = step.column * p.stride_w - p.padding_w + share.first * p.stride_w;
-    const int to_step = share.step * plan.y_column_pitch, column_step = share.step * p.stride_w;
+    const int left = step.column * p.stride_w - p.padding_w + first * p.stride_w;
+    const int to_step = at_once * plan.y_column_pitch, column_step = at_once * p.stride_w;
     const int64_t from_step = column_step * p.y_w;
-    for (int piece = share.piece; piece < static_cast<int>(p.y_pieces.divisor); piece += 32) {
+    for (int piece = lane_ - of_warp * pieces; piece < pieces; piece += 32) {
       const int channel = piece * kCount, bytes = max(0, min(kCount, channels_n_ - channel)) * kSize;
       for (int image = 0; image < plan.images; ++image) {
         const unsigned columns = inside && step.image + image < p.batch && bytes > 0 ? p.out_width : 0;
         const T* line = y_ + (step.image + image) * p.y_n + row * p.y_h + left * p.y_w + channel * p.y_c;
-        uint32_t to = shared + (image * plan.y_columns + share.first) * plan.y_column_pitch + channel * kSize;
+        uint32_t to = shared + (image * plan.y_columns + first) * plan.y_column_pitch + channel * kSize;
         for (int phase = 0; phase < p.stride_w; ++phase) {
           uint32_t at = to;
           int column = left + phase;
           const T* from = line;
 #pragma unroll 4
-          for (int i = share.first; i < plan.y_phase_columns; i += share.step) {
+          for (int i = first; i < plan.y_phase_columns; i += at_once) {
             const bool exists = static_cast<unsigned>(column) < columns;
             if constexpr (kBytes >= 4) {
               copy<kBytes>(at, exists ? from : p.y, exists ? bytes : 0);
