@@ -2,9 +2,9 @@
 //
 // The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
 // serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
-// has two warpgroups that multiply, on neighbouring pixels with the same weights or on the same pixels with
-// neighbouring channels' weights, and one whose warps fill two rings: halos (source.cuh) and weights, packed beforehand
-// in the order of use (pack_weight.cuh).
+// has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
+// channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
+// weights, packed beforehand in the order of use (pack_weight.cuh).
 #pragma once
 
 #include "async.cuh"
@@ -396,7 +396,8 @@ class ConvBlock {
     }
   }
 
-  // A warpgroup's turn to multiply.
+  // A warpgroup's turn to multiply: given by the other as soon as its own last products are under way. Each turn that
+  // is awaited is given once, so none is given to a warpgroup that has no more.
   __device__ __forceinline__ static void await_turn(int warpgroup) {
     named_barrier_sync(kTurnBarriers + warpgroup, 256);
   }
