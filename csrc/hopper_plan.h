@@ -83,12 +83,12 @@ struct HopperConvPlan {
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
   int slice = 1;  // so many images at a time; all, without repacking
   HopperInner inner = HopperInner::kHeight;
-  HopperExtent pixels;  // of a tile, both warpgroups together
+  HopperExtent pixels;  // of a tile: of both warpgroups, in turns of one
   HopperExtent halo;  // pixels staged
   HopperExtent row;  // rows from one pixel to the next
-  HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels
+  HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels or items
   HopperExtent tiles;
-  int window = 8;  // columns from one tile to the next
+  int tile_step = 8;  // columns from one tile to the next
   bool whole_sectors = false;  // columns adjacent, groups of columns: tiles overlap (kernels/hopper/result.cuh)
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows

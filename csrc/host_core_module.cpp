@@ -204,7 +204,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("row", [extent](const HopperConvPlan& p) { return extent(p.row); })
       .def_property_readonly("second", [extent](const HopperConvPlan& p) { return extent(p.second); })
       .def_property_readonly("tiles", [extent](const HopperConvPlan& p) { return extent(p.tiles); })
-      .def_readonly("window", &HopperConvPlan::window)
+      .def_readonly("tile_step", &HopperConvPlan::tile_step)
       .def_readonly("whole_sectors", &HopperConvPlan::whole_sectors)
       .def_readonly("staged_bytes", &HopperConvPlan::staged_bytes)
       .def_readonly("staged_line_bytes", &HopperConvPlan::staged_line_bytes)

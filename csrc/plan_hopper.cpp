@@ -25,7 +25,7 @@ constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,091 of 35
+// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,092 of 35
 // layers, of strict float32 834 of 18 (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
@@ -260,30 +260,28 @@ class Candidates {
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
     const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
-    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases) *  // of each sector
-                          (!p.in_turns ? 1
-                           : in_runs   ? costs.turned_runs
-                                       : costs.turned_staged);
+    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
+    const double times = wasted * (!p.in_turns ? 1 : in_runs ? costs.turned_runs : costs.turned_staged);
     if (step > p.tile.phases) {
-      return wasted * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
-                       (in_runs && two_phases ? costs.apart_runs : 0));
+      return times * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
+                      (in_runs && two_phases ? costs.apart_runs : 0));
     }
-    if (p.whole_sectors) return wasted * (costs.rows + costs.rows_row / (p.pixels.w * p.tile.phases));
+    if (p.whole_sectors) return times * (costs.rows + costs.rows_row / (p.pixels.w * p.tile.phases));
     const int vector = hopper_vector_result(problem_, p);
     if (in_runs) {
       const double row = ragged ? costs.ragged_runs_row / (p.pixels.w * p.tile.phases) : 0;
-      return wasted * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
-                       (!ragged      ? 0
-                        : two_phases ? costs.ragged_runs_phases
-                                     : costs.ragged_runs) +
-                       (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
+      return times * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
+                      (!ragged      ? 0
+                       : two_phases ? costs.ragged_runs_phases
+                                    : costs.ragged_runs) +
+                      (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
     }
     const double row = costs.staged_row + (ragged ? costs.ragged_staged_row : 0);
-    return wasted * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
-                     (!ragged      ? 0
-                      : two_phases ? costs.ragged_staged_phases
-                                   : costs.ragged_staged) +
-                     (vector == 1 && element_ == 2 ? costs.odd_staged : 0));
+    return times * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
+                    (!ragged      ? 0
+                     : two_phases ? costs.ragged_staged_phases
+                                  : costs.ragged_staged) +
+                    (vector == 1 && element_ == 2 ? costs.odd_staged : 0));
   }
 
   // Rows of the result begin at any multiple of so many elements within a sector.
@@ -294,7 +292,7 @@ class Candidates {
     return unit;
   }
   // Columns from one tile to the next, so that each row's whole sectors are within a tile. 0: a tile is too narrow.
-  int window_of(const HopperConvPlan& p) const {
+  int tile_step_of(const HopperConvPlan& p) const {
     const int phases = p.tile.phases, unit = sector_unit();
     const int step = std::max(unit, 8 * phases);  // elements; raw boxes want multiples of 8 columns
     return (p.pixels.w * phases - (32 / element_ - unit)) / step * step / phases;
@@ -331,8 +329,8 @@ class Candidates {
                      ? (by_height ? HopperExtent{line, 0, column} : HopperExtent{0, line, column})
                      : HopperExtent{0, 0, 0};
     }
-    p.window = p.whole_sectors && p.pixels.w < width ? window_of(p) : p.pixels.w;
-    if (p.window <= 0) return false;
+    p.tile_step = p.whole_sectors && p.pixels.w < width ? tile_step_of(p) : p.pixels.w;
+    if (p.tile_step <= 0) return false;
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
     const bool tensor = p.source == HopperSource::kTensor;
     if (p.inner == HopperInner::kWidth) {
@@ -355,7 +353,7 @@ class Candidates {
     }
     if (p.source == HopperSource::kTransposed) {
       const int aligned = 16 / element_, step = w_.source_step();
-      const int skipped = p.window * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
+      const int skipped = p.tile_step * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
       p.raw_width = static_cast<int>(round_up(p.halo.w * step + skipped, aligned));
       // Eight channels of an octet of columns in different banks.
       if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
@@ -368,7 +366,7 @@ class Candidates {
       p.raw_width = p.raw_bytes = p.raw_slot_bytes = 0;
     }
     p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
-               1 + static_cast<int>(ceil_div(std::max(0, width - p.pixels.w), p.window))};
+               1 + static_cast<int>(ceil_div(std::max(0, width - p.pixels.w), p.tile_step))};
     return true;
   }
 

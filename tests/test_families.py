@@ -357,6 +357,7 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
 SIDE_BY_SIDE = [
     (64, 64, 4, 2, (64, 129), True, "whole sectors"),
     (64, 48, 5, 2, (20, 133), True, "whole sectors, warpgroups in turns"),
+    (64, 64, 2, 2, (64, 64), True, "64 columns, 2 phases) in 64 pixels, groups of columns, whole sectors"),
     (64, 128, 3, 1, (70, 130), True, "warpgroups in turns"),
     (64, 128, 3, 1, (70, 130), False, "warpgroups in turns"),
     (32, 64, 3, 1, (40, 131), False, "warpgroups in turns"),

@@ -497,7 +497,7 @@ def _check_hopper_taps(plan: Any, one: Case, direction: str) -> None:
 def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: int) -> None:
     """Rows of results are divided between tiles where sectors begin, and no tile stores what it does not compute."""
     sector, width = 32 // element, result[3]
-    columns, window = plan.pixels[2] * phases, plan.window * phases
+    columns, window = plan.pixels[2] * phases, plan.tile_step * phases
     lines = plan.pixels[1] - plan.second[1]
     assert plan.phases == phases
     assert plan.staged_line_bytes % 16 == 0
@@ -526,8 +526,8 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     element = 4 if dtype == "float32" else 2
     for tiles, pixels, extent in zip(plan.tiles[:2], plan.pixels[:2], extents[:2], strict=True):
         _blocks_cover(tiles, pixels, extent)
-    overlap = plan.pixels[2] - plan.window
-    _blocks_cover(plan.tiles[2], plan.window, max(1, extents[2] - overlap))
+    overlap = plan.pixels[2] - plan.tile_step
+    _blocks_cover(plan.tiles[2], plan.tile_step, max(1, extents[2] - overlap))
     if plan.whole_sectors:
         assert plan.inner == core.HopperInner.WIDTH
         _check_hopper_rows(plan, result, step[1], element)

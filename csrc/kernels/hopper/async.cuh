@@ -65,13 +65,14 @@ struct Ring {
   __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
   __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
   __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
+  // Past `count` slots, over any number of rounds.
   __device__ __forceinline__ void skip(int count) {
     const int rounds = (slot + count) / slots;
     slot += count - rounds * slots;
     parity ^= rounds & 1;
   }
-  __device__ __forceinline__ void advance(int count = 1) {
-    slot += count;
+  __device__ __forceinline__ void advance() {
+    slot += 1;
     if (slot >= slots) {
       slot -= slots;
       parity ^= 1;

@@ -309,7 +309,7 @@ class ConvBlock {
     const int step = plan.in_turns ? 2 * gridDim.x : gridDim.x;
     for (int index = blockIdx.x + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
       const Item item = find_item(p, index);
-      const bool has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
+      const bool other_has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
       if (plan.resident_weights) {
         weights.slot = 0;
         weights.parity = 0;
@@ -317,7 +317,7 @@ class ConvBlock {
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
-        if (plan.in_turns && (warpgroup == 1 || has_next || group == item.phase_begin)) await_turn(warpgroup);
+        if (plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin)) await_turn(warpgroup);
         Ring ring = halos;  // a kept halo is walked again by each phase group
         int old_weight = -1, old_halo = -1;
 #pragma unroll
@@ -376,7 +376,7 @@ class ConvBlock {
             ring.advance();
           }
         }
-        if (plan.in_turns && (has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
+        if (plan.in_turns && (other_has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
         mma_wait<0>();
 #pragma unroll
         for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
@@ -392,7 +392,7 @@ class ConvBlock {
         named_barrier_arrive(kSkewBarrier, 256);
         lead = 0;
       }
-      if (plan.in_turns && has_next) skip(find_item(p, index + gridDim.x), halos, weights);
+      if (plan.in_turns && other_has_next) skip(find_item(p, index + gridDim.x), halos, weights);
     }
   }
 
@@ -405,7 +405,7 @@ class ConvBlock {
     named_barrier_arrive(kTurnBarriers + warpgroup, 256);
   }
 
-  // The other warpgroup's item.
+  // Moves both rings past the other warpgroup's item. Phase groups of an item share its halos.
   __device__ __forceinline__ void skip(const Item& item, Ring& halos, Ring& weights) const {
     int halo_count = 0, stage_count = 0;
     for (int group = item.phase_begin; group < item.phase_end; ++group) {

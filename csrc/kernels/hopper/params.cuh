@@ -26,7 +26,7 @@ struct ConvParams {
   int64_t result_n, result_m, result_h, result_w;
   int batch;
   int source_channels, result_channels;  // per group, merged ones together
-  int* not_finite;  // set where a sum is not that may be so for products that are not its own: repair.cuh
+  int* not_finite;  // set where a sum is not, perhaps only for products that are not its own: repair.cuh
   bool vector_source;  // channels adjacent, 16-byte loads allowed
   int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
   AxisGeometry axis[2];
@@ -62,7 +62,7 @@ __device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
   item.group = p.m_tiles.quotient(column);
   item.m_tile = column - item.group * plan.m_tiles;
   const int line = p.tiles_w.quotient(tile), image = p.tiles_h.quotient(line);
-  item.w = (tile - line * plan.tiles.w) * plan.window;
+  item.w = (tile - line * plan.tiles.w) * plan.tile_step;
   item.h = (line - image * plan.tiles.h) * plan.pixels.h;
   item.n = image * plan.pixels.n;
   return item;

@@ -49,6 +49,7 @@ __device__ __forceinline__ float exact_result(const RepairParams<T>& p, int n, i
 
 template <class T>
 __global__ void repair_kernel(const __grid_constant__ RepairParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   await_predecessors();
   if (*p.not_finite == 0) return;
   const int channels = p.groups * p.result_channels, height = p.axis[0].result_size, width = p.axis[1].result_size;
@@ -72,6 +73,7 @@ __global__ void repair_kernel(const __grid_constant__ RepairParams<T> p) {
     T* const result = p.result + n * p.result_n + m * p.result_m + h * p.result_h + w * p.result_w;
     if (!(0 * widen(*result) == 0)) *result = narrow<T>(exact_result(p, n, m, h, w));
   }
+#endif
 }
 
 }  // namespace deconv::hopper

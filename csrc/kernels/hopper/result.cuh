@@ -47,7 +47,8 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
 template <class T, int kGroups, int kPhases, int kFold>
 class Result {
  public:
-  // shared: this warp's staging rows, used where columns are adjacent, in groups of rows or images.
+  // shared: this warp's staging rows, used where columns are adjacent, in groups of rows or images, and for whole
+  // sectors.
   __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
       : p(params),
         warpgroup_(warpgroup),
@@ -410,9 +411,9 @@ class Result {
   template <bool kOneLine>
   __device__ __forceinline__ void store_rows(const Item& item, const Window& v, const Accumulators& acc) const {
     const HopperConvPlan& plan = p.plan;
-    const RowWindow window{low_word(p.result), item.w == 0, item.w == (plan.tiles.w - 1) * plan.window,
+    const RowWindow window{low_word(p.result), item.w == 0, item.w == (plan.tiles.w - 1) * plan.tile_step,
                            min(p.axis[1].result_size - item.w * kPhases, plan.pixels.w * kPhases) * kSize,
-                           plan.window * kPixelBytes};
+                           plan.tile_step * kPixelBytes};
     const int first_line = first_group().line, lines_staged = kOneLine ? 1 : plan.pixels.h - plan.second.h;
     const int lines = min(v.lines - first_line, lines_staged), channel_bytes = lines_staged * plan.staged_line_bytes;
 #pragma unroll
@@ -475,7 +476,8 @@ class Result {
   // The tile's part of this lane's row, by kRowLanes lanes. Loads beyond it are not used.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
     constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPixelBytes / kStride;  // of a lane
-    constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
+    constexpr int kAhead = 4;
+    static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
     const int shift = bytes.staged_skew() - bytes.skew, of_lane = lane_ % kRowLanes;
     char* const start = reinterpret_cast<char*>(row) - bytes.skew;

@@ -231,7 +231,7 @@ class WeightSource {
   }
 
   // One row of grad_output, columns as rows: neighbouring lanes take a column's channels. Columns that are a stride
-  // apart lie next to each other.
+  // apart lie next to each other. Not by share_of: with it contiguous layers took up to a third longer, for registers.
   template <int kBytes>
   __device__ __forceinline__ void load_columns(const WeightStep& step, int row, uint32_t shared) const {
     constexpr int kCount = kBytes / kSize;
