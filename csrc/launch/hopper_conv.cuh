@@ -147,9 +147,10 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
-// A pointer or a driver that refuses a tensor map leaves the producer warps, which take any tensor.
+// The convolution of all images, or of slices of them, each behind the rewriting of its source. A pointer or a driver
+// that refuses a tensor map leaves the producer warps, which take any tensor.
 template <class T, int kParts>
-cudaError_t launch_hopper_source(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+cudaError_t launch_hopper_slices(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                  cudaStream_t stream) {
   const Tensor4& source = correlation(problem).source;
   hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
@@ -181,7 +182,7 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
                                cudaStream_t stream) {
   cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
   if (error != cudaSuccess) return error;
-  error = launch_hopper_source<T, kParts>(with_merged_groups(problem, plan.merge), plan, operands, stream);
+  error = launch_hopper_slices<T, kParts>(with_merged_groups(problem, plan.merge), plan, operands, stream);
   if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
   return launch_repair<T>(problem, plan, operands, stream);
 }

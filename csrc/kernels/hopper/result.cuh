@@ -384,9 +384,12 @@ class Result {
     int begin, end;
     __device__ __forceinline__ int first_piece() const { return (begin + kPiece - 1) / kPiece * kPiece; }
     __device__ __forceinline__ int pieces_end() const { return end / kPiece * kPiece; }
-    // The staged row begins at a word.
-    __device__ __forceinline__ int staged_skew() const { return (skew + 3) / 4 * 4; }
   };
+  // A staged row begins at a word.
+  template <class Int>
+  __device__ __forceinline__ static Int staged_skew(Int skew) {
+    return (skew + 3) / 4 * 4;
+  }
   // What every row of a tile has in common, in bytes.
   struct RowWindow {
     uint32_t base;  // the result's address
@@ -441,7 +444,7 @@ class Result {
                                              uint32_t shared) const {
     constexpr int kRun = 2 * kPhases;  // elements of a lane in a group
     const HopperConvPlan& plan = p.plan;
-    const auto skew_of = [](const T* of_row) { return (low_word(of_row) % kPiece + 3) / 4 * 4; };
+    const auto skew_of = [](const T* of_row) { return staged_skew(low_word(of_row) % kPiece); };
     const int groups = plan.pixels.w / 8;
     int group = 0, lines = plan.pixels.h - plan.second.h;
     uint32_t line_at = shared + lane_ % 4 * kRun * kSize, at = line_at + skew_of(row);
@@ -479,7 +482,7 @@ class Result {
     constexpr int kAhead = 4;
     static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
-    const int shift = bytes.staged_skew() - bytes.skew, of_lane = lane_ % kRowLanes;
+    const int shift = staged_skew(bytes.skew) - bytes.skew, of_lane = lane_ % kRowLanes;
     char* const start = reinterpret_cast<char*>(row) - bytes.skew;
     const int first = bytes.first_piece() + of_lane * kPiece, left = exists ? bytes.pieces_end() - first : 0;
 #pragma unroll
