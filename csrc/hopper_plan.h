@@ -7,6 +7,7 @@ namespace deconv {
 
 inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
 inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
+inline constexpr int kHopperPermutedChannels = 16;  // whose rows of operand A may be permuted (result.cuh: row_of)
 inline constexpr int kHopperRawBytes = 32;   // of one pixel's channels in a raw box
 // Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
@@ -98,6 +99,7 @@ struct HopperConvPlan {
   int plane_rows = 0;  // rows from one of them to the next
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
+  bool weights_in_place = false;  // TMA takes them from the weight itself, whose source channels are adjacent
   bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
   int chunks = 1;  // of source channels
   // Most taps of a (phase, plane) along each axis; those of columns that share rows overlap.

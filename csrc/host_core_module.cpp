@@ -225,6 +225,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("weights_at", &HopperConvPlan::weights_at)
       .def_readonly("shared_bytes", &HopperConvPlan::shared_bytes)
       .def_readonly("packed_bytes", &HopperConvPlan::packed_bytes)
+      .def_readonly("weights_in_place", &HopperConvPlan::weights_in_place)
       .def_readonly("repacked_bytes", &HopperConvPlan::repacked_bytes);
   py::class_<HopperTap>(m, "HopperTap")
       .def_readonly("k", &HopperTap::k)

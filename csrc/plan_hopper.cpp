@@ -70,7 +70,7 @@ constexpr Costs kCostsTf32{0.689, 119,  43.4, 5.18, 12.1,  24.3,    1.09,       
                            32.2,  2915, 1371, 1.06, 0.165, 0.00228, kStoresTf32};
 constexpr Costs kCostsSplit{2.78, 173,  173,  7.15, 13.3,  15.8,   1.06,        false,
                             32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
-constexpr double kPackMsPerByte = 0.5e-9;
+constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
 HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
@@ -191,6 +191,7 @@ class Candidates {
     // and the zeros between merged groups.
     const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
+    p.weights_in_place = weights_in_place(p);
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
@@ -229,7 +230,7 @@ class Candidates {
     const double compute = rounds * std::max(work, load) / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
-           kPackMsPerByte * static_cast<double>(p.packed_bytes);
+           (p.weights_in_place ? 0 : kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes));
   }
 
  private:
@@ -241,6 +242,18 @@ class Candidates {
     if (p.source == HopperSource::kTensor) share *= static_cast<double>(planes_w_) / w_.planes();
     const double source_bytes = static_cast<double>(c_.source.numel()) * element_;
     return bytes - (1 - share) * source_bytes;
+  }
+
+  // Whether TMA finds whole chunks of source channels and whole blocks of result channels in the weight itself.
+  bool weights_in_place(const HopperConvPlan& p) const {
+    if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1) return false;
+    const bool forward = problem_.direction == Direction::kForward;
+    const int64_t next_m = problem_.w.stride[forward ? 1 : 0], next_c = problem_.w.stride[forward ? 0 : 1];
+    // Boxes begin at multiples of 16 bytes.
+    const auto whole = [&](int64_t stride) { return stride * element_ % 16 == 0; };
+    return next_c == 1 && next_m > 0 && whole(next_m) && (h_.kernel == 1 || whole(problem_.w.stride[2])) &&
+           (w_.kernel == 1 || whole(problem_.w.stride[3])) && (!forward || problem_.groups == 1) &&
+           c_.source_channels * element_ % p.row_bytes == 0 && c_.result_channels % kHopperPermutedChannels == 0;
   }
 
   // Of all phases and planes.
@@ -481,6 +494,7 @@ std::string describe(const HopperConvPlan& plan, DType) {
            : plan.inner == HopperInner::kBatch ? "images"
                                                : "columns")
        << (plan.whole_sectors ? ", whole sectors" : "") << (plan.in_turns ? ", warpgroups in turns" : "")
+       << (plan.weights_in_place ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();

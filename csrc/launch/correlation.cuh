@@ -40,16 +40,4 @@ void set_weight(Params& p, const Problem& problem, const Operands& operands) {
   p.weight_group = problem.in_channels_per_group() * problem.w.stride[0];
 }
 
-// What a kernel that packs the weights for tensor cores needs of them.
-template <class T, class Params>
-void set_packing(Params& p, const Problem& problem, const Operands& operands) {
-  const Correlation c = correlation(problem);
-  set_weight<T>(p, problem, operands);
-  p.packed = static_cast<unsigned char*>(operands.workspace);
-  p.source_channels = static_cast<int>(c.source_channels);
-  p.result_channels = static_cast<int>(c.result_channels);
-  p.groups = static_cast<int>(problem.groups);
-  p.taps_fastest = p.weight_w < p.weight_m;
-}
-
 }  // namespace deconv

@@ -34,11 +34,16 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
   for (int a = 0; a < 2; ++a) {
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
+    p.weight_stride[a] = static_cast<int>(problem.w.stride[2 + a]);
+    p.tap_step[a] = axis_taps(p.axis[a], 0, 0).tap_step;
     const int planes = a == 1 ? plan.planes_w : plan.planes_h;
     const std::vector<HopperTap> taps = hopper_taps(p.axis[a], plan, a == 1);
     for (size_t i = 0; i < taps.size(); ++i) {
       hopper::TapRange& range = p.taps[a][taps[i].phase * planes + taps[i].plane];
-      if (range.count++ == 0) range.first = static_cast<int16_t>(i);
+      if (range.count++ == 0) {
+        range.first = static_cast<uint8_t>(i);
+        range.k = static_cast<uint8_t>(taps[i].k);
+      }
       p.tap_row[a][i] = static_cast<uint16_t>(taps[i].row);
     }
     for (int f = 1; a == 1 && f < plan.tile.fold; ++f) {  // columns that share rows: pack_weight.cuh
@@ -63,22 +68,51 @@ template <class T, int kParts>
 cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
   hopper::PackParams<T> p{};
-  set_packing<T>(p, problem, operands);
+  const Correlation c = correlation(problem);
+  set_weight<T>(p, problem, operands);
+  p.packed = static_cast<unsigned char*>(operands.workspace);
+  p.source_channels = static_cast<int>(c.source_channels);
+  p.result_channels = static_cast<int>(c.result_channels);
   p.not_finite = not_finite_at(plan, operands);
-  p.groups /= plan.merge;
+  p.groups = static_cast<int>(problem.groups) / plan.merge;
   p.plan = plan;
-  for (int a = 0; a < 2; ++a) {
-    p.kernel[a] = static_cast<int>(problem.axis[a].kernel);
-    for (const HopperTap& tap : hopper_taps(geometry(problem, a), plan, a == 1)) {
-      p.slots[a][tap.k] = {static_cast<int16_t>(tap.phase), static_cast<int16_t>(tap.plane),
-                           static_cast<int16_t>(tap.slot), static_cast<int16_t>(tap.slots)};
-    }
+  // Stages from one to the next: see the order in pack_weight.cuh.
+  const int phases = plan.tile.phases, across = (plan.phases_w + phases - 1) / phases;
+  const int of_phase = plan.slots_h * plan.slots_w, of_plane = plan.chunks * phases * of_phase;
+  for (const HopperTap& tap : hopper_taps(geometry(problem, 0), plan, false)) {
+    const int plane = (tap.phase * across * plan.planes_h + tap.plane) * plan.planes_w;
+    p.slots[0][tap.k] = {plane * of_plane + tap.slot * plan.slots_w, static_cast<int16_t>(tap.slot),
+                         static_cast<int16_t>(tap.slots)};
   }
-  constexpr int kThreads = 256;
-  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.chunks * (plan.row_bytes / 16) *
-                         plan.tile.fold * plan.tile_m * p.kernel[0] * p.kernel[1];
-  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream,
-                       p);
+  for (const HopperTap& tap : hopper_taps(geometry(problem, 1), plan, true)) {
+    const int plane = tap.phase / phases * plan.planes_h * plan.planes_w + tap.plane;
+    p.slots[1][tap.k] = {plane * of_plane + tap.phase % phases * of_phase, static_cast<int16_t>(tap.slot),
+                         static_cast<int16_t>(tap.slots)};
+  }
+  p.chunk_stages = phases * of_phase;
+  p.pieces_shift = plan.row_bytes == kHopperRowBytes ? 3 : 2;
+  const int kernel_w = static_cast<int>(problem.axis[1].kernel);
+  p.taps = static_cast<int>(problem.axis[0].kernel) * kernel_w;
+  const int64_t next_tap = p.taps > 1 ? std::min(p.weight_h, p.weight_w) : INT64_MAX;
+  p.taps_fastest = next_tap < p.weight_m;
+  p.channels_fastest = p.weight_c < std::min(next_tap, p.weight_m);
+  const auto shared_out = [&](int fastest, int slower, int& block_fastest, int& block_slower) {
+    block_fastest = std::min(fastest, hopper::kPackRows);
+    block_slower = std::min(slower, hopper::kPackRows / block_fastest);
+  };
+  p.taps_fastest ? shared_out(p.taps, plan.tile_m, p.block_taps, p.block_m)
+                 : shared_out(plan.tile_m, p.taps, p.block_m, p.block_taps);
+  p.block_rows = p.block_taps * p.block_m;
+  p.row_fastest = divide_by(p.taps_fastest ? p.block_taps : p.block_m);
+  p.kernel_w = divide_by(kernel_w);
+  p.of_group = divide_by(p.result_channels);
+  p.tap_blocks = divide_by((p.taps + p.block_taps - 1) / p.block_taps);
+  p.m_blocks = divide_by((plan.tile_m + p.block_m - 1) / p.block_m);
+  p.chunks = divide_by(plan.chunks);
+  p.m_tiles = divide_by(plan.m_tiles);
+  const int64_t blocks = static_cast<int64_t>(p.groups) * p.m_tiles.divisor * p.chunks.divisor * p.m_blocks.divisor *
+                         p.tap_blocks.divisor;
+  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, blocks, hopper::kPackThreads, 0, stream, p);
 }
 
 // The images [first, first + images) alone.
@@ -95,11 +129,12 @@ hopper::ConvParams<T> of_images(const hopper::ConvParams<T>& params, int64_t fir
 }
 
 template <class T, int kParts>
-cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource source, cudaStream_t stream) {
+cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource source, cudaStream_t stream,
+                               Start start) {
   const HopperConvPlan& plan = params.plan;
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
-                         Start::kEarly);
+                         start);
   };
 #define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE) \
   if (source == SOURCE)                                               \
@@ -148,17 +183,17 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
 }
 
 // The convolution of all images, or of slices of them, each behind the rewriting of its source. A pointer or a driver
-// that refuses a tensor map leaves the producer warps, which take any tensor.
+// that refuses a tensor map leaves the producer warps, which take any tensor. `start`: of the first kernel.
 template <class T, int kParts>
-cudaError_t launch_hopper_slices(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
-                                 cudaStream_t stream) {
+cudaError_t launch_hopper_slices(const Problem& problem, hopper::ConvParams<T>& params, const Operands& operands,
+                                 Start start, cudaStream_t stream) {
+  const HopperConvPlan& plan = params.plan;
   const Tensor4& source = correlation(problem).source;
-  hopper::ConvParams<T> params = hopper_conv_params<T>(problem, plan, operands);
   if (!plan.repack) {
     const bool has_maps = plan.source != HopperSource::kWarps && is_aligned(params.source, 16) &&
                           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1],
                                              params.source, params.source_map);
-    return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream);
+    return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream, start);
   }
   T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
   cudaError_t error = cudaSuccess;
@@ -169,10 +204,11 @@ cudaError_t launch_hopper_slices(const Problem& problem, const HopperConvPlan& p
     const bool has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked,
                                              slice.source_map);
     if (has_maps) {
-      error = launch_repack<T>(source, problem.groups, layout, slice.source, repacked, stream, Start::kEarly);
+      error = launch_repack<T>(source, problem.groups, layout, slice.source, repacked, stream, start);
+      start = Start::kEarly;
     }
     if (error != cudaSuccess) return error;
-    error = launch_hopper_tile<T, kParts>(slice, has_maps ? plan.source : HopperSource::kWarps, stream);
+    error = launch_hopper_tile<T, kParts>(slice, has_maps ? plan.source : HopperSource::kWarps, stream, start);
   }
   return error;
 }
@@ -180,9 +216,14 @@ cudaError_t launch_hopper_slices(const Problem& problem, const HopperConvPlan& p
 template <class T, int kParts>
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  cudaError_t error = launch_pack_weight<T, kParts>(problem, plan, operands, stream);
+  const Problem merged = with_merged_groups(problem, plan.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, plan, operands);
+  bool& in_place = params.plan.weights_in_place;
+  in_place = in_place && is_aligned(operands.w, 16) && encode_weight_map(problem, plan, operands.w, &params.weight_map);
+  cudaError_t error = in_place ? cudaSuccess : launch_pack_weight<T, kParts>(problem, plan, operands, stream);
   if (error != cudaSuccess) return error;
-  error = launch_hopper_slices<T, kParts>(with_merged_groups(problem, plan.merge), plan, operands, stream);
+  const Start start = in_place ? Start::kAfter : Start::kEarly;
+  error = launch_hopper_slices<T, kParts>(merged, params, operands, start, stream);
   if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
   return launch_repair<T>(problem, plan, operands, stream);
 }

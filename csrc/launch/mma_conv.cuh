@@ -47,7 +47,13 @@ template <class T, bool kRounds>
 cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream) {
   mma::PackParams<T> p;
-  set_packing<T>(p, problem, operands);
+  const Correlation c = correlation(problem);
+  set_weight<T>(p, problem, operands);
+  p.packed = static_cast<unsigned char*>(operands.workspace);
+  p.source_channels = static_cast<int>(c.source_channels);
+  p.result_channels = static_cast<int>(c.result_channels);
+  p.groups = static_cast<int>(problem.groups);
+  p.taps_fastest = p.weight_w < p.weight_m;
   for (int a = 0; a < 2; ++a) p.axis[a] = geometry(problem, a);
   p.plan = plan;
   constexpr int kThreads = 256;

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+
 #include "../correlation.h"
 #include "../tap_span.h"
 
@@ -20,6 +22,38 @@ TensorMapEncode find_encode() {
   return reinterpret_cast<TensorMapEncode>(function);
 }
 
+// Of the elements that the tensor cores read. TF32 is rounded on the way.
+CUtensorMapDataType type_of(DType dtype) {
+  return dtype == DType::kFloat32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+         : dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+CUtensorMapSwizzle swizzle_of(const HopperConvPlan& plan) {
+  return plan.row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+}
+
+struct Dimension {
+  cuuint64_t size, stride;  // elements, bytes
+  cuuint32_t box;
+};
+using Dimensions = std::array<Dimension, 5>;  // the innermost first
+
+bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, const Dimensions& order,
+                CUtensorMapSwizzle swizzle) {
+  const TensorMapEncode encode = tensor_map_encode();
+  if (encode == nullptr) return false;
+  cuuint64_t sizes[5], strides[4];
+  cuuint32_t box[5];
+  for (int i = 0; i < 5; ++i) {
+    sizes[i] = order[i].size;
+    box[i] = order[i].box;
+    if (i > 0) strides[i - 1] = order[i].stride;
+  }
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  return encode(map, type, 5, const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 TensorMapEncode tensor_map_encode() {
@@ -29,18 +63,12 @@ TensorMapEncode tensor_map_encode() {
 
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps) {
-  const TensorMapEncode encode = tensor_map_encode();
-  if (encode == nullptr) return false;
   const int64_t channels = correlation(problem).source_channels;
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t size = element_size(problem.dtype);
-  // TF32 is rounded on the way, unless producer warps see it before the tensor cores do.
-  const CUtensorMapDataType type = problem.dtype == DType::kFloat32
-                                       ? (plan.source == HopperSource::kTensor && plan.parts == 1
-                                              ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
-                                   : problem.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const bool seen_by_warps = plan.source != HopperSource::kTensor || plan.parts == 2;  // before the tensor cores
+  const CUtensorMapDataType type = problem.dtype == DType::kFloat32 && seen_by_warps ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                                                     : type_of(problem.dtype);
   const bool raw = plan.source == HopperSource::kTransposed;
   const std::vector<int> planes[2] = {used_planes(axis[0]), used_planes(axis[1])};
   for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
@@ -62,39 +90,39 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     const auto extent_of = [](int64_t n) { return static_cast<cuuint32_t>(n); };
     // As kernels/hopper/source.cuh asks for it: the channels, then the axes of a halo from the innermost on, then the
     // group; or raw (width, channel, height, image, group).
-    struct Dimension {
-      cuuint64_t size, stride;
-      cuuint32_t box;
-    };
     const Dimension n{batch, image_bytes, extent_of(plan.halo.n)}, h{extent[0], bytes[0], extent_of(plan.halo.h)},
         w{extent[1], bytes[1], extent_of(raw ? plan.raw_width : plan.halo.w)},
         c{channel_count, channel_bytes, extent_of((raw ? kHopperRawBytes : plan.row_bytes) / size)},
         g{groups, group_bytes, 1};
-    const Dimension raw_order[5] = {w, c, h, n, g};
-    const Dimension by_height[5] = {c, h, w, n, g}, by_batch[5] = {c, n, w, h, g}, by_width[5] = {c, w, h, n, g};
-    const Dimension* order = raw                                  ? raw_order
-                             : plan.inner == HopperInner::kHeight ? by_height
-                             : plan.inner == HopperInner::kBatch  ? by_batch
-                                                                  : by_width;
-    cuuint64_t sizes[5], strides[4];
-    cuuint32_t box[5];
-    for (int i = 0; i < 5; ++i) {
-      sizes[i] = order[i].size;
-      box[i] = order[i].box;
-      if (i > 0) strides[i - 1] = order[i].stride;
-    }
-    const CUtensorMapSwizzle swizzle = raw                                 ? CU_TENSOR_MAP_SWIZZLE_NONE
-                                       : plan.row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                           : CU_TENSOR_MAP_SWIZZLE_64B;
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    const Dimensions order = raw                                  ? Dimensions{w, c, h, n, g}
+                             : plan.inner == HopperInner::kHeight ? Dimensions{c, h, w, n, g}
+                             : plan.inner == HopperInner::kBatch  ? Dimensions{c, n, w, h, g}
+                                                                  : Dimensions{c, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(source) + offset * size;
-    if (encode(&maps[plane], type, 5, const_cast<unsigned char*>(base), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
+    if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan))) {
       return false;
     }
   }
   return true;
+}
+
+bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map) {
+  const bool forward = problem.direction == Direction::kForward;
+  const int64_t size = element_size(problem.dtype), next = problem.w.stride[forward ? 1 : 0];  // result channel
+  int64_t row = problem.w.size[forward ? 0 : 1];
+  for (int a = 0; a < 2; ++a) row += (problem.axis[a].kernel - 1) * problem.w.stride[2 + a];
+  const auto channels = [&](int count, int step, int box) {
+    return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(step * next * size),
+                     static_cast<cuuint32_t>(box)};
+  };
+  // Of kHopperPermutedChannels channels the rows count bits 0, 2, 3, 1, where they are permuted.
+  const bool permuted = plan.channels_adjacent && size == 2;
+  const int64_t all = problem.w.size[forward ? 1 : 0];
+  const Dimensions order{Dimension{static_cast<cuuint64_t>(row), 0, static_cast<cuuint32_t>(plan.row_bytes / size)},
+                         channels(2, 1, 2), channels(4, permuted ? 4 : 2, 4), channels(2, permuted ? 2 : 8, 2),
+                         channels(static_cast<int>(all / kHopperPermutedChannels), kHopperPermutedChannels,
+                                  plan.tile_m / kHopperPermutedChannels)};
+  return encode_map(map, type_of(problem.dtype), weight, order, swizzle_of(plan));
 }
 
 }  // namespace deconv

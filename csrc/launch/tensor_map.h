@@ -17,4 +17,8 @@ TensorMapEncode tensor_map_encode();
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps);
 
+// The map of weights in place: rows of adjacent source channels, all taps of a result channel in one; result channels
+// in the order of operand A's rows. False as above.
+bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map);
+
 }  // namespace deconv

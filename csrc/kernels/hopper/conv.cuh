@@ -4,7 +4,7 @@
 // serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
 // has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
 // channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
-// weights, packed beforehand in the order of use (pack_weight.cuh).
+// weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh).
 #pragma once
 
 #include "async.cuh"
@@ -100,7 +100,7 @@ class ConvBlock {
   };
   __device__ __forceinline__ Taps taps_of(const Phases& phases, int k, int plane) const {
     const int plane_h = plane / plan.planes_w, plane_w = plane - plane_h * plan.planes_w;
-    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0}};
+    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0, 0}};
     if (phases.w + k < plan.phases_w) {
       taps.w = p.taps[1][(phases.w + k) * plan.planes_w + plane_w];
     }
@@ -134,9 +134,15 @@ class ConvBlock {
                 for (int w = 0; w < taps.w.count; ++w) {
                   ring.wait_empty();
                   barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes);
-                  copy_bulk(shared_ + plan.weights_at + ring.slot * plan.stage_bytes,
-                            slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes, plan.stage_bytes,
-                            ring.full_barrier());
+                  const uint32_t stage = shared_ + plan.weights_at + ring.slot * plan.stage_bytes;
+                  if (plan.weights_in_place) {
+                    const int tap = (taps.h.k + h * p.tap_step[0]) * p.weight_stride[0] +
+                                    (taps.w.k + w * p.tap_step[1]) * p.weight_stride[1];
+                    copy_weight<kRowBytes>(p, item, tap, chunk, stage, ring.full_barrier());
+                  } else {
+                    copy_bulk(stage, slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes,
+                              plan.stage_bytes, ring.full_barrier());
+                  }
                   ring.advance();
                 }
               }

@@ -9,16 +9,21 @@
 // plan.merge groups share a tile: their weights are blocks on its diagonal, the rest are zeros.
 #pragma once
 
+#include "../../divisor.h"
 #include "result.cuh"
 #include "split.cuh"
 
 namespace deconv::hopper {
 
-// Where a tap of one axis belongs: its (phase, plane), and which of that pair's taps it is, of how many: none, where
-// the pair holds no pixel.
+// Where a tap of one axis belongs: what it adds to the number of its stage, and which of its (phase, plane)'s taps it
+// is, of how many: none, where the pair holds no pixel.
 struct TapSlot {
-  int16_t phase, plane, slot, slots;
+  int stage;
+  int16_t slot, slots;
 };
+
+inline constexpr int kPackThreads = 256;
+inline constexpr int kPackRows = 64;  // pairs of a tap and a result channel that a block packs, at most
 
 template <class T>
 struct PackParams {
@@ -28,82 +33,154 @@ struct PackParams {
   int* not_finite;  // cleared, for the convolution may set it
   int source_channels, result_channels;  // of one group
   int groups;  // merged ones as one
-  bool taps_fastest;  // neighbouring threads take neighbouring taps, else neighbouring result channels
-  int kernel[2];
+  // A block takes one chunk of so many taps and result channels. What lies closest in memory is read by neighbouring
+  // threads: source channels, else rows, of which taps come first or result channels.
+  int block_taps, block_m, block_rows;
+  int pieces_shift;  // a row has 1 << pieces_shift pieces of 16 bytes
+  int chunk_stages;  // from a chunk to the next
+  bool channels_fastest, taps_fastest;
+  Divisor row_fastest;  // of the rows' faster number
+  Divisor kernel_w, of_group, tap_blocks, m_blocks, chunks, m_tiles;
+  int taps;
   TapSlot slots[2][kHopperMaxKernel];  // where each tap belongs, by axis
   HopperConvPlan plan;
 };
 
-// One thread: 16 bytes of one row of one stage.
 template <class T, int kParts>
-__global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
-  start_dependents();
-  const HopperConvPlan& plan = p.plan;
-  unsigned rest = blockIdx.x * blockDim.x + threadIdx.x;
-  if (rest == 0) *p.not_finite = 0;
-  const auto take = [&](unsigned count) {
-    const unsigned quotient = rest / count, digit = rest - quotient * count;
-    rest = quotient;
-    return static_cast<int>(digit);
-  };
-  int m, k_w, k_h;
-  if (p.taps_fastest) {
-    k_w = take(p.kernel[1]), k_h = take(p.kernel[0]), m = take(plan.tile_m);
-  } else {
-    m = take(plan.tile_m), k_w = take(p.kernel[1]), k_h = take(p.kernel[0]);
-  }
-  const int f = take(plan.tile.fold);
-  const int piece = take(plan.row_bytes / 16), chunk = take(plan.chunks), m_tile = take(plan.m_tiles), group = rest;
-  if (group >= p.groups) return;
-  const TapSlot h = p.slots[0][k_h], w = p.slots[1][k_w];
-  if (h.slots == 0 || w.slots == 0) return;
+class PackBlock {
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kPiece = 16 / kSize;
+  static constexpr int kPieces = kPackRows * (kHopperRowBytes / 16) / kPackThreads;  // of a thread
+  static constexpr int kPitch = kHopperRowBytes + 16;  // of a row in shared memory
 
-  const int result = m_tile * plan.tile_m + m, merged = result / p.result_channels;  // which of the merged groups
-  const int channel = chunk * (plan.row_bytes / static_cast<int>(sizeof(T))) + piece * kPiece -
-                      merged * p.source_channels;
-  const T* source = p.weight + (group * plan.merge + merged) * p.weight_group +
-                    (result - merged * p.result_channels) * p.weight_m + channel * p.weight_c + k_h * p.weight_h +
-                    k_w * p.weight_w;
-  T values[kPiece];
+ public:
+  static constexpr int kBytes = kPackRows * kPitch;
+
+  __device__ __forceinline__ PackBlock(const PackParams<T>& params, unsigned char* shared)
+      : p(params), plan(params.plan), shared_(shared), pieces_(1 << params.pieces_shift) {
+    int rest = blockIdx.x;
+    const auto take = [&](const Divisor& count) {
+      const int quotient = count.quotient(rest), digit = rest - quotient * static_cast<int>(count.divisor);
+      rest = quotient;
+      return digit;
+    };
+    first_tap_ = take(p.tap_blocks) * p.block_taps;
+    first_m_ = take(p.m_blocks) * p.block_m;
+    chunk_ = take(p.chunks);
+    m_tile_ = take(p.m_tiles);
+    group_ = rest;
+  }
+
+  // Pieces of rows a thread: neighbouring threads take neighbouring rows, or pieces where channels come first.
+  __device__ __forceinline__ void load() const {
+    const T* const weight = p.weight + static_cast<int64_t>(group_) * plan.merge * p.weight_group;
+    Pack<T, kPiece> value[kPieces];
 #pragma unroll
-  for (int i = 0; i < kPiece; ++i) {
-    const bool exists = merged < plan.merge && channel + i >= 0 && channel + i < p.source_channels;
-    values[i] = exists ? source[i * p.weight_c] : narrow<T>(0.0f);
-  }
-  const int across = (plan.phases_w + plan.tile.phases - 1) / plan.tile.phases;
-  const int phase_group = h.phase * across + w.phase / plan.tile.phases;
-  int64_t slot = (static_cast<int64_t>(phase_group) * plan.planes_h + h.plane) * plan.planes_w + w.plane;
-  slot = (slot * plan.chunks + chunk) * plan.tile.phases + w.phase % plan.tile.phases;
-  slot = (slot * plan.slots_h + h.slot) * plan.slots_w;
-  const int tile_bytes = kHopperTileM * plan.row_bytes;
-  const uint32_t at = swizzled(row_of<T>(plan, m % kHopperTileM, f) * plan.row_bytes + piece * 16, plan.row_bytes);
-  unsigned char* const row = p.packed + (group * plan.m_tiles + m_tile) * plan.column_bytes + slot * plan.stage_bytes +
-                             m / kHopperTileM * (tile_bytes * kParts) + at;
-  const auto clear = [&](int u) {
-    for (int part = 0; part < kParts; ++part) {
-      *reinterpret_cast<uint4*>(row + static_cast<int64_t>(u) * plan.stage_bytes + part * tile_bytes) = make_uint4(
-          0, 0, 0, 0);
+    for (int i = 0; i < kPieces; ++i) {
+      const Place at = place_to_load(i);
+      const Row row = find_row(at.row);
+      const int result = m_tile_ * plan.tile_m + row.m, merged = p.of_group.quotient(result);
+      const int channel = (chunk_ * pieces_ + at.piece) * kPiece - merged * p.source_channels;
+      const T* from = weight + merged * p.weight_group + (result - merged * p.result_channels) * p.weight_m +
+                      channel * p.weight_c + row.h * p.weight_h + row.w * p.weight_w;
+      const bool exists = row.exists && merged < plan.merge && at.piece < pieces_;
+#pragma unroll
+      for (int k = 0; k < kPiece; ++k) {
+        value[i].value[k] = narrow<T>(0.0f);
+        if (exists && static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels)) {
+          value[i].value[k] = *from;
+        }
+        from += p.weight_c;
+      }
     }
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const Place at = place_to_load(i);
+      if (at.row < kPackRows && at.piece < pieces_) {
+        *reinterpret_cast<Pack<T, kPiece>*>(shared_ + at.row * kPitch + at.piece * 16) = value[i];
+      }
+    }
+  }
+
+  // Whole rows, so that lines of memory are written at once.
+  __device__ __forceinline__ void store() const {
+    for (int at = threadIdx.x; at < kPackRows * pieces_; at += kPackThreads) {
+      const int index = at >> p.pieces_shift, piece = at & (pieces_ - 1);
+      const Row row = find_row(index);
+      if (!row.exists) continue;
+      const uint4 value = *reinterpret_cast<const uint4*>(shared_ + index * kPitch + piece * 16);
+      for (int f = 0; f < plan.tile.fold; ++f) store_piece(row, f, piece, value);
+    }
+  }
+
+ private:
+  struct Place {
+    int row, piece;  // of the block
   };
-  if (w.slot == 0) {
-    for (int u = 0; u < f; ++u) clear(u);
+  __device__ __forceinline__ Place place_to_load(int i) const {
+    const int at = static_cast<int>(threadIdx.x) + i * kPackThreads;
+    return p.channels_fastest ? Place{at >> p.pieces_shift, at & (pieces_ - 1)} : Place{at % kPackRows, at / kPackRows};
   }
-  if (w.slot == w.slots - 1) {
-    for (int u = w.slots + f; u < w.slots + plan.tile.fold - 1; ++u) clear(u);
+  struct Row {
+    int m, h, w;  // result channel of the tile, tap
+    bool exists;
+  };
+  __device__ __forceinline__ Row find_row(int row) const {
+    const int slower = p.row_fastest.quotient(row), faster = row - slower * static_cast<int>(p.row_fastest.divisor);
+    const int tap = first_tap_ + (p.taps_fastest ? faster : slower), h = p.kernel_w.quotient(tap);
+    const int m = first_m_ + (p.taps_fastest ? slower : faster);
+    return {m, h, tap - h * static_cast<int>(p.kernel_w.divisor),
+            row < p.block_rows && tap < p.taps && m < plan.tile_m};
   }
-  unsigned char* const to = row + static_cast<int64_t>(w.slot + f) * plan.stage_bytes;
-  if constexpr (sizeof(T) == 2) {
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
-  } else if constexpr (kParts == 1) {
-    *reinterpret_cast<uint4*>(to) = make_uint4(round_to_tf32(values[0]), round_to_tf32(values[1]),
-                                               round_to_tf32(values[2]), round_to_tf32(values[3]));
-  } else {
-    const uint4 value = *reinterpret_cast<const uint4*>(values);
+
+  __device__ __forceinline__ void store_piece(const Row& row, int f, int piece, uint4 value) const {
+    const TapSlot h = p.slots[0][row.h], w = p.slots[1][row.w];
+    if (h.slots == 0 || w.slots == 0) return;
+    const int64_t stage = h.stage + w.stage + chunk_ * p.chunk_stages;  // of the column's first tap
+    const int tile_bytes = kHopperTileM * plan.row_bytes;
+    const uint32_t at = swizzled(row_of<T>(plan, row.m % kHopperTileM, f) * plan.row_bytes + piece * 16,
+                                 plan.row_bytes);
+    unsigned char* const first = p.packed + (group_ * plan.m_tiles + m_tile_) * plan.column_bytes +
+                                 stage * plan.stage_bytes + row.m / kHopperTileM * (tile_bytes * kParts) + at;
+    const auto clear = [&](int u) {
+      for (int part = 0; part < kParts; ++part) {
+        *reinterpret_cast<uint4*>(first + static_cast<int64_t>(u) * plan.stage_bytes + part * tile_bytes) = make_uint4(
+            0, 0, 0, 0);
+      }
+    };
+    if (w.slot == 0) {
+      for (int u = 0; u < f; ++u) clear(u);
+    }
+    if (w.slot == w.slots - 1) {
+      for (int u = w.slots + f; u < w.slots + plan.tile.fold - 1; ++u) clear(u);
+    }
+    unsigned char* const to = first + static_cast<int64_t>(w.slot + f) * plan.stage_bytes;
+    if constexpr (kParts == 2) {
+      *reinterpret_cast<uint4*>(to + tile_bytes) = low_parts(value);
+    } else if constexpr (kSize == 4) {
+      value = make_uint4(round_to_tf32(__uint_as_float(value.x)), round_to_tf32(__uint_as_float(value.y)),
+                         round_to_tf32(__uint_as_float(value.z)), round_to_tf32(__uint_as_float(value.w)));
+    }
     *reinterpret_cast<uint4*>(to) = value;
-    *reinterpret_cast<uint4*>(to + tile_bytes) = low_parts(value);
   }
+
+  const PackParams<T>& p;
+  const HopperConvPlan& plan;
+  unsigned char* shared_;
+  int pieces_;  // of a row
+  int first_tap_, first_m_, chunk_, m_tile_, group_;
+};
+
+template <class T, int kParts>
+__global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  __shared__ __align__(16) unsigned char shared[PackBlock<T, kParts>::kBytes];
+  start_dependents();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *p.not_finite = 0;
+  const PackBlock<T, kParts> block(p, shared);
+  block.load();
+  __syncthreads();
+  block.store();
 #endif
 }
 

@@ -10,17 +10,21 @@
 
 namespace deconv::hopper {
 
-// The taps of one (phase, plane) along one axis: how many, and which of ConvParams::tap_row are theirs.
-struct TapRange {
-  int16_t count, first;
+// The taps of one (phase, plane) along one axis: how many, which of ConvParams::tap_row are theirs, and the first of
+// them in the weight; ConvParams::tap_step leads to the next.
+struct alignas(4) TapRange {
+  uint8_t count, first, k;
 };
+static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
 
 template <class T>
 struct ConvParams {
   CUtensorMap source_map[kHopperMaxPlanes];
+  CUtensorMap weight_map;  // of weights in place
   const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
   int64_t source_n, source_c, source_h, source_w;
   const unsigned char* packed;  // pack_weight.cuh
+  int weight_stride[2], tap_step[2];  // by axis, of weights in place: elements, taps
   const T* bias;
   T* result;
   int64_t result_n, result_m, result_h, result_w;

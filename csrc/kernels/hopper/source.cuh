@@ -32,6 +32,16 @@ __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& it
   }
 }
 
+// The weights of one stage from where they lie: the tap that begins `tap` elements on, all channels of a block. The
+// dimensions after the first are those of a result channel, in the order of operand A's rows (launch/tensor_map.cu).
+template <int kRowBytes, class T>
+__device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& item, int tap, int chunk,
+                                            uint32_t shared, uint32_t barrier) {
+  const int channel = item.group * p.result_channels + item.m_tile * p.plan.tile_m;
+  copy_tensor(shared, &p.weight_map, barrier, tap + chunk * (kRowBytes / static_cast<int>(sizeof(T))), 0, 0, 0,
+              channel / kHopperPermutedChannels);
+}
+
 // A raw box begins at a multiple of 16 bytes, so many columns before the halo.
 template <class T>
 __device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
