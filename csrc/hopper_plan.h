@@ -15,9 +15,9 @@ inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
 
-// 32-bit words of a line of results that are staged at once (kernels/hopper/result.cuh): all where they are few. Lines
-// lie an odd number of words apart.
-constexpr int hopper_staged_words(int words) { return words <= 24 ? words : 16; }
+// 32-bit words of a line of results that are staged at once (kernels/hopper/result.cuh): all where they are few, else
+// an even share. Lines lie an odd number of words apart.
+constexpr int hopper_staged_words(int words) { return words <= 24 ? words : words % 16 == 0 ? 16 : words / 2; }
 
 // Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), phases of the width that it
 // accumulates side by side, and neighbouring columns that share operand A's rows (fold 2: half of the rows compute the
@@ -25,8 +25,9 @@ constexpr int hopper_staged_words(int words) { return words <= 24 ? words : 16; 
 struct HopperTile {
   int groups, phases, fold;
 };
-inline constexpr HopperTile kHopperTiles[] = {{8, 1, 1},  {16, 1, 1}, {24, 1, 1}, {32, 1, 1}, {8, 2, 1},
-                                              {16, 2, 1}, {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
+inline constexpr HopperTile kHopperTiles[] = {{4, 1, 1},  {8, 1, 1},  {16, 1, 1}, {18, 1, 1}, {24, 1, 1},
+                                              {26, 1, 1}, {32, 1, 1}, {8, 2, 1},  {12, 2, 1}, {16, 2, 1},
+                                              {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
 // 3xTF32 keeps two accumulators.
 inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2, 1}, {8, 1, 2}, {16, 1, 2}};
 
@@ -52,10 +53,10 @@ enum class HopperSource { kTensor, kTransposed, kWarps };
 
 // Whether warps write halos or their low parts: TMA alone brings what needs no change.
 constexpr bool hopper_writes(HopperSource source, int parts) { return source != HopperSource::kTensor || parts == 2; }
-// Two warpgroups multiply. One brings the operands, or two where warps write whole halos, unless the accumulators of 32
-// groups leave no registers for so many threads.
+// Two warpgroups multiply. One brings the operands, or two where warps write whole halos, unless the accumulators of
+// one instruction leave no registers for so many threads.
 constexpr int hopper_threads(HopperSource source, HopperTile tile) {
-  return source != HopperSource::kTensor && tile.groups < 32 ? 512 : 384;
+  return source != HopperSource::kTensor && tile.groups <= 24 ? 512 : 384;
 }
 // Warps that write halos, beside the one that brings the weights and the one that asks for boxes, if it does.
 constexpr int hopper_writers(HopperSource source, HopperTile tile) {

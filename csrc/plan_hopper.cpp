@@ -46,7 +46,8 @@ struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage, stage_in_turns;      // of a stage besides
   double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
-  double few_warps;                  // how much more, where 32 groups leave few warps to write it
+  double transposed_line, warps_line;  // more, of a line of a halo and chunk
+  double few_warps;                  // how much more, where accumulators leave few warps to write it
   bool overlapped;                   // products and halos hide each other in part
   double bytes;                      // that TMA brings in a cycle, at most
   double item;                       // of an item and phase group
@@ -56,20 +57,20 @@ struct Costs {
   double launch_ms;
   StoreCosts store;
 };
-constexpr StoreCosts kStoresShort{0.0612, 0.0191, 0.0119, 0.00792, 0.0546, 0.0452,  8.06,  0.0326,
-                                  0.0875, 0.0281, 0,      0.00453, 4.05,   0.00225, 0.139, 2.24,
-                                  0.48,   0.0814, 0.0617, 0.135,   0.146,  2.11,    1.81,  1.08};
-constexpr StoreCosts kStoresTf32{0.0419,  0.0413, 0.00807, 0.0433, 0.0758, 0.0421,  8.7,   0.0871,
-                                 0.00924, 0.0307, 0.0821,  0.186,  0.45,   0.00122, 0.248, 3.64,
-                                 0.43,    0.001,  0.239,   0.192,  0.31,   1,       3.4,   1.06};
+constexpr StoreCosts kStoresShort{0.0199, 0.0239, 0.0172, 0.0198,  0.0224, 0.099,  3.62,   0.0302,
+                                  0.0601, 0.0254, 0,      0.00372, 3.94,   0.0025, 0.0208, 0.203,
+                                  0.59,   0.208,  0.0949, 0.31,    0.208,  1.31,   1.9,    1.54};
+constexpr StoreCosts kStoresTf32{0.118,   0.0234,   0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.121,
+                                 0.00864, 0.0316,   0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74,
+                                 0.429,   0.000999, 0.247,  0.253,  0.342,  2.75,    0.933,  1.22};
 constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0, 0, 0, 0,
                                   0,      0, 0, 0,      0.09, 0,     0.133, 0,      0, 1, 1, 1.51};
-constexpr Costs kCostsShort{0.807, 251,  144,  3.18, 9.14,  27.2,    1.18,        true,
-                            36.8,  1370, 1027, 1.1,  0.188, 0.00214, kStoresShort};
-constexpr Costs kCostsTf32{0.689, 119,  43.4, 5.18, 12.1,  24.3,    1.09,       true,
-                           32.2,  2915, 1371, 1.06, 0.165, 0.00228, kStoresTf32};
-constexpr Costs kCostsSplit{2.78, 173,  173,  7.15, 13.3,  15.8,   1.06,        false,
-                            32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
+constexpr Costs kCostsShort{0.746, 269, 173,      2.58,     4.85, 18.8,  116,     194,         1.41,
+                            true,  52,  2.33e+03, 1.76e+03, 1.08, 0.179, 0.00143, kStoresShort};
+constexpr Costs kCostsTf32{0.745, 115,  30.3,     4.42,     10.6, 9.7,   33.9,    411,        2,
+                           true,  34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
+constexpr Costs kCostsSplit{2.78,  173,  173,  7.15, 13.3, 15.8,  0,      0,           1.06,
+                            false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
 constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -215,9 +216,14 @@ class Candidates {
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
     const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    const double products = stages * (p.in_turns ? 2 * row * n * costs.product + costs.stage_in_turns
-                                                 : 4 * row * n * costs.product + costs.stage);
-    const double bring = pixels * row * pixel_cost(p, costs);
+    // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
+    const double columns = std::max(n, 0.5 * (n + kHopperTileM));
+    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
+                                                 : 4 * row * columns * costs.product + costs.stage);
+    const double line = p.source == HopperSource::kTensor       ? 0
+                        : p.source == HopperSource::kTransposed ? costs.transposed_line
+                                                                : costs.warps_line;
+    const double bring = row * (pixels * pixel_cost(p, costs) + pixels / width * line);
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1);
@@ -262,7 +268,7 @@ class Candidates {
   static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
     if (p.source == HopperSource::kTensor) return costs.tensor;
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
-           (p.tile.groups == 32 ? costs.few_warps : 1);
+           (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;

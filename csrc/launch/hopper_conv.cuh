@@ -157,8 +157,12 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
   DECONV_HOPPER_TILE(8, 2, 1)
   DECONV_HOPPER_TILE(16, 1, 2)
   if constexpr (kParts == 1) {
+    DECONV_HOPPER_TILE(4, 1, 1)
+    DECONV_HOPPER_TILE(18, 1, 1)
     DECONV_HOPPER_TILE(24, 1, 1)
+    DECONV_HOPPER_TILE(26, 1, 1)
     DECONV_HOPPER_TILE(32, 1, 1)
+    DECONV_HOPPER_TILE(12, 2, 1)
     DECONV_HOPPER_TILE(16, 2, 1)
     DECONV_HOPPER_TILE(24, 1, 2)
     DECONV_HOPPER_TILE(32, 1, 2)

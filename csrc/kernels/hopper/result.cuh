@@ -100,6 +100,7 @@ class Result {
   static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
   static constexpr int kStagedWords = hopper_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
+  static_assert(kWords % kStagedWords == 0, "even shares");
 
  private:
   // A bit for each group of this warpgroup that holds pixels of the tile.
@@ -258,7 +259,8 @@ class Result {
   template <int kCount, bool kOneLine>
   __device__ __forceinline__ void store_channels_by(const Window& v, const float (&acc)[kGroups * 4], Walk walk,
                                                     int count, int channels) const {
-    constexpr int kAhead = 4;
+    constexpr int kAhead = kGroups % 4 == 0 ? 4 : 2;
+    static_assert(kGroups % kAhead == 0, "whole batches of groups");
 #pragma unroll
     for (int first = 0; first < kGroups; first += kAhead) {
       uint32_t low[kAhead], high[kAhead];
@@ -479,7 +481,7 @@ class Result {
   // The tile's part of this lane's row, by kRowLanes lanes. Loads beyond it are not used.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
     constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPixelBytes / kStride;  // of a lane
-    constexpr int kAhead = 4;
+    constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
     static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
     const int shift = staged_skew(bytes.skew) - bytes.skew, of_lane = lane_ % kRowLanes;

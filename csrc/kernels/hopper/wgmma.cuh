@@ -59,22 +59,22 @@ template <class Element, int kN, bool kMajorN>
 struct MmaFromRegisters;
 
 #define DECONV_ACC4(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
-#define DECONV_ACC16(i) DECONV_ACC4(i), DECONV_ACC4(i + 4), DECONV_ACC4(i + 8), DECONV_ACC4(i + 12)
+#define DECONV_ACC8(i) DECONV_ACC4(i), DECONV_ACC4(i + 4)
+#define DECONV_ACC16(i) DECONV_ACC8(i), DECONV_ACC8(i + 8)
 #define DECONV_ACC32(i) DECONV_ACC16(i), DECONV_ACC16(i + 16)
-#define DECONV_REG32_0                                    \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
-  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define DECONV_REG32_1                                              \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
-  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define DECONV_REG32_2                                              \
-  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
-  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define DECONV_REG32_3                                                          \
-  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
-  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define DECONV_REG16_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define DECONV_REG32_0 DECONV_REG16_0 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define DECONV_REG16_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define DECONV_REG32_1 DECONV_REG16_2 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define DECONV_REG8_8 "%64,%65,%66,%67,%68,%69,%70,%71"
+#define DECONV_REG32_2 \
+  DECONV_REG8_8        \
+  ",%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define DECONV_REG8_12 "%96,%97,%98,%99,%100,%101,%102,%103"
+#define DECONV_REG32_3                                                                                             \
+  DECONV_REG8_12                                                                                                   \
+  ",%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125" \
+  ",%126,%127"
 
 #define DECONV_MMA(NAME, ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                \
   template <>                                                                                                   \
@@ -110,12 +110,16 @@ struct MmaFromRegisters;
   DECONV_MMA(MmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
   DECONV_MMA(Mma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
 
-DECONV_MMA(Mma, float, "tf32.tf32", 32, 8, "", DECONV_REG16_0, "%16", "%17", "%18", DECONV_ACC16(0))
+DECONV_MMA_TYPES(32, DECONV_REG16_0, "%16", "%17", "%18", DECONV_ACC16(0))
 DECONV_MMA_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
 DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))
 DECONV_MMA_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
+DECONV_MMA_TYPES(144, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG8_8, "%72", "%73", "%74", DECONV_ACC32(0),
+                 DECONV_ACC32(32), DECONV_ACC8(64))
 DECONV_MMA_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", DECONV_ACC32(0),
                  DECONV_ACC32(32), DECONV_ACC32(64))
+DECONV_MMA_TYPES(208, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG8_12, "%104", "%105", "%106",
+                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC8(96))
 DECONV_MMA_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
 
@@ -128,6 +132,8 @@ DECONV_MMA_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65",
 #undef DECONV_MMA_TYPES
 #undef DECONV_MMA
 #undef DECONV_REG16_2
+#undef DECONV_REG8_12
+#undef DECONV_REG8_8
 #undef DECONV_REG16_0
 #undef DECONV_REG32_3
 #undef DECONV_REG32_2
@@ -135,6 +141,7 @@ DECONV_MMA_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65",
 #undef DECONV_REG32_0
 #undef DECONV_ACC32
 #undef DECONV_ACC16
+#undef DECONV_ACC8
 #undef DECONV_ACC4
 
 }  // namespace deconv::hopper
