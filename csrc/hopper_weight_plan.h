@@ -33,6 +33,7 @@ struct HopperWeightPlan {
   int block_taps = 9;       // of all warpgroups
   int images = 1, image_octets = 1, octets = 1;
   int tiles_w = 1;
+  bool x_turned = false;  // float32, channels adjacent: loaded as rows of channels and turned in shared memory
   int x_piece = 16;  // bytes of a global load of the input, of grad_output
   int y_piece = 16;
   int x_rows_bytes = 0;  // of one block of 128-byte rows

@@ -24,12 +24,13 @@ constexpr double kClockHopper = 1.7e9;
 struct Costs {
   double product, columns;   // of an instruction of a warpgroup: fixed, and for each 2 of wgmma's N
   double x_load, y_load;     // of a load of up to 16 bytes, shared among the warps that bring
+  double x_turn;             // of turning what it brought around
   double y_element;          // of a load of a single 16-bit element
   double row;                // of a row of grad_output
 };
-constexpr Costs kCostsPixelRows{45, 0, 2.0, 0.63, 1.3, 2270};    // 16-bit, pixels as rows
-constexpr Costs kCostsChannelRows{58, 0, 2.0, 0.63, 1.3, 2270};  // 16-bit, channels as rows
-constexpr Costs kCostsFloat{43, 0.34, 1.8, 0.34, 1.3, 2770};
+constexpr Costs kCostsPixelRows{45, 0, 2.0, 0.63, 0, 1.3, 2270};    // 16-bit, pixels as rows
+constexpr Costs kCostsChannelRows{58, 0, 2.0, 0.63, 0, 1.3, 2270};  // 16-bit, channels as rows
+constexpr Costs kCostsFloat{43, 0.34, 1.8, 0.34, 0.8, 1.3, 2770};
 constexpr double kSplitShare = 2.8;  // three TF32 products, their operands split on the way; estimated
 constexpr double kTwoWarps = 1.2;  // how much quicker two warps bring a step
 constexpr double kBlockCost = 6000;
@@ -104,13 +105,14 @@ class Candidates {
     const double products = (is_float ? p.octets : p.octets / 2) * p.tile.taps * p.tile.warpgroups;
     const double multiply = products * (costs.product + costs.columns * p.tile.n / 2) *
                             (p.parts == 2 ? kSplitShare : 1);
-    const bool x_by_elements = is_float && problem_.x.stride[3] != 1;
+    const bool x_by_elements = is_float && problem_.x.stride[3] != 1 && !p.x_turned;
     const double x_bytes = static_cast<double>(p.tile.n) * 8 * p.octets * facts_.element;
-    const double x_loads = x_bytes / (x_by_elements ? 4 : p.x_piece);
+    const double x_loads = x_bytes / (x_by_elements ? 4 : p.x_turned ? 16 : p.x_piece);
     const double rows = static_cast<double>(std::min<int64_t>(h_.stride, span(p)));
     const double y_bytes = rows * p.images * p.y_columns * p.y_channels * facts_.element;
     const double y_cost = p.y_piece == 2 ? costs.y_element : costs.y_load;
-    const double bring = (x_loads * costs.x_load + y_bytes / p.y_piece * y_cost + rows * costs.row) /
+    const double bring = (x_loads * (costs.x_load + (p.x_turned ? costs.x_turn : 0)) + y_bytes / p.y_piece * y_cost +
+                          rows * costs.row) /
                          (p.step_warps == 2 ? kTwoWarps : 1);
     const double step = multiply + bring / std::min(kHopperWeightTurns, p.x_slots);
     const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
@@ -145,6 +147,7 @@ class Candidates {
     p.y_channels = kHopperWeightTileM / p.fold * (p.spread ? p.tile.warpgroups : 1);
     p.y_piece = p.channels ? 16 : facts_.y_piece;
     p.x_piece = p.channels && element == 2 ? 16 : facts_.x_piece;
+    p.x_turned = element == 4 && facts_.x_channels;
     p.y_lead = p.channels ? 0 : static_cast<int>((pack - w_.padding % pack) % pack);
     const int64_t columns = p.y_lead + (8 * p.image_octets - 1) * w_.stride + (w_.kernel - 1) * w_.dilation + 1;
     p.y_columns = static_cast<int>(round_up(columns, pack));

@@ -20,6 +20,7 @@ hopper::WeightParams<T> hopper_weight_params(const Problem& problem, const Hoppe
   // A base that is off 16 bytes: single elements.
   constexpr int kSize = static_cast<int>(sizeof(T));
   if (!is_aligned(p.x, plan.x_piece)) p.plan.x_piece = kSize;
+  if (!is_aligned(p.x, 16)) p.plan.x_turned = false;
   if (!is_aligned(p.y, plan.y_piece)) p.plan.y_piece = kSize;
   const int unit = p.plan.y_piece / kSize;
   p.strip_steps = divide_by(p.height);
@@ -49,14 +50,11 @@ cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan&
     error = launch_kernel(hopper::weight_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, stream,
                           params);
   };
-  constexpr bool kMayHaveChannels = sizeof(T) == 2;
-#define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                              \
-  if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {    \
-    if (kMayHaveChannels && plan.channels) {                                                 \
-      launch_with(hopper::WeightConfig<T, WARPGROUPS, TAPS, N, kParts, kMayHaveChannels>{}); \
-    } else {                                                                                 \
-      launch_with(hopper::WeightConfig<T, WARPGROUPS, TAPS, N, kParts, false>{});            \
-    }                                                                                        \
+  const bool adjacent = sizeof(T) == 2 ? plan.channels : params.plan.x_turned;
+#define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                            \
+  if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {  \
+    adjacent ? launch_with(hopper::WeightConfig<T, WARPGROUPS, TAPS, N, kParts, true>{})   \
+             : launch_with(hopper::WeightConfig<T, WARPGROUPS, TAPS, N, kParts, false>{}); \
   }
   if constexpr (kParts == 1) {
     DECONV_HOPPER_TILE(3, 3, 64)

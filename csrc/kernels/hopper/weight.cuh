@@ -16,14 +16,16 @@
 
 namespace deconv::hopper {
 
-template <class T, int kWarpgroups_, int kTaps_, int kN_, int kParts_, bool kChannels_>
+template <class T, int kWarpgroups_, int kTaps_, int kN_, int kParts_, bool kAdjacent_>
 struct WeightConfig {
   using Element = T;
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kTaps = kTaps_;
   static constexpr int kN = kN_;
   static constexpr int kParts = kParts_;
-  static constexpr bool kChannels = kChannels_;  // pixels are rows in shared memory
+  // The input's channels are adjacent: then pixels are its rows in shared memory, or, of float32, are turned there.
+  static constexpr bool kAdjacent = kAdjacent_;
+  static constexpr bool kChannels = kAdjacent && sizeof(T) == 2;
   static constexpr HopperWeightTile kTile{kWarpgroups, kTaps, kN};
   static constexpr int kStepWarps = hopper_weight_step_warps(sizeof(T), kParts, kTile);
   static constexpr int kThreads = 128 * (kWarpgroups + kStepWarps);
@@ -31,7 +33,6 @@ struct WeightConfig {
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 152 : kStepWarps == 2 ? 200 : 216;
   static constexpr int kBringRegisters = kWarpgroups == 3 || kStepWarps == 2 ? 56 : 72;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
-  static_assert(!kChannels || sizeof(T) == 2, "wgmma takes TF32 K-major alone");
 };
 
 template <class Config>
@@ -102,7 +103,7 @@ class WeightBlock {
   // Warps bring steps in turn: while some wait for their loads to land, others ask for theirs. No more turns than
   // slots: of a slot's barrier nobody may wait for a round before the last.
   __device__ __forceinline__ void bring(int warp, int lane) const {
-    const WeightSource<T, kN, kParts, Config::kChannels, Config::kStepWarps> source(p, tile_, rows_, warp / kTurns,
+    const WeightSource<T, kN, kParts, Config::kAdjacent, Config::kStepWarps> source(p, tile_, rows_, warp / kTurns,
                                                                                     lane);
     const int turns = min(kTurns, plan.x_slots);
     int step = static_cast<int>(tile_.begin), turn = 0;

@@ -94,7 +94,7 @@ __device__ __forceinline__ WeightStep find_step(const WeightParams<T>& p, int st
 
 // kWarps warps bring one step together, this is number `warp`. Index arithmetic is done once a row; loops over channels
 // or pixels only add to pointers.
-template <class T, int kN, int kParts, bool kChannels, int kWarps>
+template <class T, int kN, int kParts, bool kAdjacent, int kWarps>
 class WeightSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kPiece = 16 / kSize;  // elements
@@ -133,8 +133,12 @@ class WeightSource {
 
   // The row of the input.
   __device__ __forceinline__ void load_input(const WeightStep& step, uint32_t shared) const {
-    if constexpr (kChannels) {
-      load_pixels(step, shared);
+    if constexpr (kAdjacent) {
+      if constexpr (kSize == 2) {
+        load_pixels(step, shared);
+      } else {
+        load_blocks(step, shared);
+      }
     } else if constexpr (kSize == 4) {
       load_channels_float(step, shared);
     } else {
@@ -142,21 +146,13 @@ class WeightSource {
     }
   }
 
-  // What landed becomes what tensor cores take: float32 rounded to TF32, or split. Each lane sees to what it loaded.
+  // What landed becomes what tensor cores take: float32 rounded to TF32, or split, and turned around. Each lane sees to
+  // what it loaded, or the warp to what its lanes did.
   __device__ __forceinline__ void finish_input(const WeightStep& step, uint32_t shared) const {
-    if constexpr (kSize == 4) {
-      for_pieces(step, shared, [&](uint32_t at, const T*, int) {
-        const uint4 raw = load_shared_vector(at);
-        if constexpr (kParts == 1) {
-          store_shared(at,
-                       make_uint4(operand_tf32(raw.x), operand_tf32(raw.y), operand_tf32(raw.z), operand_tf32(raw.w)));
-        } else {
-          const SplitFloat x = split_float(raw.x), y = split_float(raw.y), z = split_float(raw.z),
-                           w = split_float(raw.w);
-          store_shared(at, make_uint4(x.high, y.high, z.high, w.high));
-          store_shared(at + plan.x_slot_bytes / 2, make_uint4(x.low, y.low, z.low, w.low));
-        }
-      });
+    if constexpr (kSize == 4 && kAdjacent) {
+      turn_blocks(shared);
+    } else if constexpr (kSize == 4) {
+      for_pieces(step, shared, [&](uint32_t at, const T*, int) { store_operand(at, load_shared_vector(at)); });
     }
   }
 
@@ -369,6 +365,63 @@ class WeightSource {
     const int column = step.column + 4 * (piece - 2 * image * plan.image_octets);
     const bool exists = image < plan.images && step.image + image < p.batch && column < p.width;
     return {exists ? pixel(step, image, column) : p.x, exists ? min(4, p.width - column) : 0};
+  }
+
+  __device__ __forceinline__ void store_operand(uint32_t at, uint4 raw) const {
+    if constexpr (kParts == 1) {
+      store_shared(at, make_uint4(operand_tf32(raw.x), operand_tf32(raw.y), operand_tf32(raw.z), operand_tf32(raw.w)));
+    } else {
+      const SplitFloat x = split_float(raw.x), y = split_float(raw.y), z = split_float(raw.z), w = split_float(raw.w);
+      store_shared(at, make_uint4(x.high, y.high, z.high, w.high));
+      store_shared(at + plan.x_slot_bytes / 2, make_uint4(x.low, y.low, z.low, w.low));
+    }
+  }
+
+  // The input, float32, channels adjacent: in blocks of 32 pixels and 32 channels, 128 bytes a row either way. A block
+  // is loaded as rows of channels and turned where it lies. visit(block, first octet, first channel) for this warp's.
+  static constexpr int kBlock = 32, kBlockOctets = kBlock / 8;
+  template <class Visit>
+  __device__ __forceinline__ void for_blocks(uint32_t shared, Visit visit) const {
+    constexpr int kAcross = kN / kBlock;
+    const int blocks = (plan.octets + kBlockOctets - 1) / kBlockOctets * kAcross;
+    for (int block = warp_; block < blocks; block += kWarps) {
+      const int column = block / kAcross, channel = block % kAcross * kBlock;
+      if (channel < channels_m_) {
+        visit(shared + column * plan.x_rows_bytes + channel * kHopperRowBytes, column * kBlockOctets, channel);
+      }
+    }
+  }
+  __device__ __forceinline__ void load_blocks(const WeightStep& step, uint32_t shared) const {
+    const int piece = lane_ % 8;
+    for_blocks(shared, [&](uint32_t block, int first_octet, int first_channel) {
+      const int channel = first_channel + piece * kPiece;
+#pragma unroll
+      for (int i = 0; i < kBlock / 4; ++i) {
+        const int pixel_of_block = 4 * i + lane_ / 8, octet = first_octet + pixel_of_block / 8;
+        const int image = p.image_octets.quotient(octet);
+        const int column = step.column + 8 * (octet - image * plan.image_octets) + pixel_of_block % 8;
+        const bool exists = octet < plan.octets && image < plan.images && step.image + image < p.batch &&
+                            column < p.width && channel < channels_m_;
+        copy<16>(block + swizzled(pixel_of_block * kHopperRowBytes + piece * 16),
+                 exists ? pixel(step, image, column) + channel : p.x, exists ? 16 : 0);
+      }
+    });
+  }
+  __device__ __forceinline__ void turn_blocks(uint32_t shared) const {
+    __syncwarp();
+    for_blocks(shared, [&](uint32_t block, int, int) {
+      uint32_t v[kBlock];  // this lane's channel
+#pragma unroll
+      for (int i = 0; i < kBlock; ++i) {
+        v[i] = load_shared(block + swizzled(i * kHopperRowBytes + lane_ / 4 * 16) + lane_ % 4 * 4);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kBlock; i += 4) {
+        store_operand(block + swizzled(lane_ * kHopperRowBytes + i * 4),
+                      make_uint4(v[i], v[i + 1], v[i + 2], v[i + 3]));
+      }
+    });
   }
 
   __device__ __forceinline__ void load_channels_float(const WeightStep& step, uint32_t shared) const {
