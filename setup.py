@@ -7,6 +7,8 @@ The build needs no GPU and fetches nothing. What is missing ends it at once, in 
 
 import os
 import shutil
+import subprocess
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,10 +21,11 @@ except ModuleNotFoundError:
 
 ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10
-PYTHON_TARGET = "0x030a0000"  # CPython 3.10
 # Without a GPU to build for: Turing, Ampere and Ada with PTX for what comes later, Hopper with its own instructions.
 DEFAULT_ARCHS = "7.5 8.0+PTX 9.0a"
 HOPPER = "9.0a"
+# Free-threaded Python has no limited API; the library calls no Python, so there only the wheel's tag is another.
+LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def is_on(name: str) -> bool:
@@ -58,10 +61,24 @@ def missing() -> str | None:
     compiler = os.environ.get("CXX", "c++").split()[0]
     if shutil.which(compiler) is None:
         return f"the build needs a C++ compiler, but there is no {compiler}; install one or name it in CXX"
-    if wants_kernels() and find_toolkit() is None:
+    toolkit = find_toolkit()
+    if wants_kernels() and toolkit is None:
         reason = f"torch {torch.__version__} is built for CUDA" if torch.version.cuda else "kernels are asked for"
         return f"{reason}, but no CUDA toolkit (nvcc) was found; install one, or set USE_CUDA=0 to do without kernels"
-    return None
+    if not cpp_extension.is_ninja_available():
+        return "the build needs ninja, but there is none on the path; pip install ninja brings it"
+    return nvcc_refusal(toolkit / "bin" / "nvcc") if wants_kernels() else None
+
+
+def nvcc_refusal(nvcc: Path) -> str | None:
+    """Why nvcc does not compile for the listed architectures, as it says when asked for its commands alone."""
+    command = [nvcc, "--dryrun", *cpp_extension._get_cuda_arch_flags(), "-c", "-x", "cu", os.devnull, "-o", os.devnull]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode == 0:
+        return None
+    reason = answer.stderr.strip().rpartition("\n")[2].rpartition(":")[2].strip()
+    advice = "install another CUDA toolkit, or set TORCH_CUDA_ARCH_LIST to what this one compiles for"
+    return f"{nvcc} does not compile for {architectures()} ({reason}); {advice}"
 
 
 HEADERS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.h", "*.cuh") for path in (ROOT / "csrc").rglob(pattern))
@@ -74,6 +91,10 @@ class Build(cpp_extension.BuildExtension):
         if problem := missing():
             raise SystemExit(f"deconv_ext: {problem}")
         super().run()
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        """One name under every Python, for the library is loaded by its path."""
+        return f"{ext_name.replace('.', '/')}.abi3.so"
 
     def build_extension(self, ext: Extension) -> None:
         newest = max((ROOT / header).stat().st_mtime for header in HEADERS)
@@ -100,7 +121,7 @@ def extension() -> Extension:
     flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
     options = {
         "name": "deconv_ext._C",
-        "py_limited_api": True,
+        "py_limited_api": LIMITED_API,
         "depends": HEADERS,
         # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
         # libstdc++ goes first, for torch happens to export pieces of its own libstdc++ too.
@@ -136,5 +157,5 @@ def extension() -> Extension:
 setup(
     ext_modules=[extension()],
     cmdclass={"build_ext": Build},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={"bdist_wheel": {"py_limited_api": "cp310"} if LIMITED_API else {}},
 )

@@ -16,15 +16,29 @@ pytest.importorskip("setuptools")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="no sources beside these tests")
 
 
-def _refusal(tmp_path: Path, **environment: str) -> str:
+BUILD = ["build_ext", "--build-temp", "{folder}/temp", "--build-lib", "{folder}"]
+
+
+def _refusal(tmp_path: Path, command: list[str] = BUILD, **environment: str) -> str:
     """What a build prints that has to end before anything is compiled."""
-    command = [sys.executable, "setup.py", "build_ext", "--build-temp", tmp_path / "temp", "--build-lib", tmp_path]
+    command = [sys.executable, "setup.py", *(word.format(folder=tmp_path) for word in command)]
     result = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 1
     assert not list(tmp_path.rglob("*.o"))
     return result.stderr.strip().splitlines()[-1]
+
+
+def _programs(tmp_path: Path, *names: str, **answers: str) -> dict[str, str]:
+    """An environment with programs that do nothing, or print their answer as an error, in `tmp_path`/bin alone."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    failing = {name: f'echo "{text}" >&2; exit 1' for name, text in answers.items()}
+    for name, script in (dict.fromkeys(names, "exit 0") | failing).items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder), "CXX": "c++"}
 
 
 def test_build_without_torch(tmp_path: Path) -> None:
@@ -44,21 +58,35 @@ def test_build_without_compiler(tmp_path: Path) -> None:
 def test_build_without_nvcc(switch: str, tmp_path: Path) -> None:
     if Path("/usr/local/cuda/bin/nvcc").exists():
         pytest.skip("the CUDA toolkit is in its usual place")
-    compiler = tmp_path / "bin" / "c++"
-    compiler.parent.mkdir()
-    compiler.write_text("#!/bin/sh\nexit 1\n")
-    compiler.chmod(0o755)
-    found = {
-        "PATH": str(compiler.parent),
-        "CUDA_HOME": "",
-        "CUDA_PATH": "",
-        "CXX": "c++",
-        "FORCE_CUDA": "",
-        "USE_CUDA": "",
-    }
+    found = {**_programs(tmp_path, "c++"), "CUDA_HOME": "", "CUDA_PATH": "", "FORCE_CUDA": "", "USE_CUDA": ""}
     message = _refusal(tmp_path, **{**found, switch: "1"})
     assert message.endswith("no CUDA toolkit (nvcc) was found; install one, or set USE_CUDA=0 to do without kernels")
     assert (f"torch {torch.__version__} is built for CUDA" in message) == (torch.version.cuda is not None)
+
+
+def test_build_without_ninja(tmp_path: Path) -> None:
+    message = _refusal(tmp_path, **_programs(tmp_path, "c++"), USE_CUDA="0")
+    assert message == "deconv_ext: the build needs ninja, but there is none on the path; pip install ninja brings it"
+
+
+def test_build_with_an_nvcc_that_is_too_old(tmp_path: Path) -> None:
+    programs = _programs(tmp_path, "c++", "ninja", nvcc="nvcc fatal   : Unsupported gpu architecture 'compute_120'")
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda_runtime_api.h").touch()
+    kernels = {"CUDA_HOME": str(tmp_path), "FORCE_CUDA": "1", "USE_CUDA": "", "TORCH_CUDA_ARCH_LIST": "9.0a;12.0+PTX"}
+    assert _refusal(tmp_path, **programs, **kernels) == (
+        f"deconv_ext: {tmp_path}/bin/nvcc does not compile for 9.0a 12.0+PTX (Unsupported gpu architecture "
+        "'compute_120'); install another CUDA toolkit, or set TORCH_CUDA_ARCH_LIST to what this one compiles for"
+    )
+
+
+def test_wheel_of_free_threaded_python(tmp_path: Path) -> None:
+    """setuptools refuses the tag abi3 there before anything runs; so the build must come as far as its own checks."""
+    free_threaded = "import sysconfig\nsysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
+    (tmp_path / "sitecustomize.py").write_text(free_threaded)
+    wheel = ["build", "--build-base", "{folder}", "bdist_wheel", "--dist-dir", "{folder}"]
+    message = _refusal(tmp_path, wheel, PYTHONPATH=str(tmp_path), CXX="no-such-compiler")
+    assert "the build needs a C++ compiler" in message
 
 
 def test_one_version() -> None:
