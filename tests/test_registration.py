@@ -1,6 +1,8 @@
 """What torch's systems see: opcheck, fake kernels, compile, export, FLOP counts, explain."""
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +51,35 @@ def _call(
 
 
 # --- registration ---------------------------------------------------------------------------------------------------
+
+
+def _declared(function: ast.FunctionDef) -> tuple[list[tuple[str, str, bool]], str]:
+    """Name, schema type and optionality of each argument, and the result's type, of a function of the stub."""
+    types = {
+        "Tensor": "Tensor", "Tensor | None": "Optional[Tensor]", "_Pair": "List[int]", "Sequence[int]": "List[int]",
+        "int": "int", "_Direction": "str", "str": "str", "bool": "bool",
+    }  # fmt: skip
+    arguments, required = function.args.args, len(function.args.args) - len(function.args.defaults)
+    described = [(a.arg, types[ast.unparse(a.annotation)], i >= required) for i, a in enumerate(arguments)]
+    return described, types[ast.unparse(function.returns)]
+
+
+def test_the_stub_says_what_the_schemas_say() -> None:
+    stub = ast.parse(Path(deconv_ext.__file__).with_name("ops.pyi").read_text(encoding="utf-8"))
+    functions = {item.name: item for item in stub.body if isinstance(item, ast.FunctionDef)}
+    names = [name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names()
+             if name.startswith("deconv::") and not name.startswith("deconv::_")]  # fmt: skip
+    assert sorted(functions) == sorted(names)
+    for name, function in functions.items():
+        operator = getattr(torch.ops.deconv, name)
+        assert getattr(deconv_ext.ops, name) is operator
+        schema = operator.default._schema
+        expected = [(a.name, str(a.type), a.has_default_value()) for a in schema.arguments]
+        assert _declared(function) == (expected, str(schema.returns[0].type)), name
+        for argument, default in zip(reversed(schema.arguments), reversed(function.args.defaults), strict=False):
+            value = ast.literal_eval(default)
+            pair = isinstance(argument.default_value, list) and isinstance(value, int)
+            assert argument.default_value == ([value, value] if pair else list(value) if value == () else value)
 
 
 @pytest.mark.parametrize("needs_grad", [False, True], ids=["inference", "training"])

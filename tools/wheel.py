@@ -209,6 +209,7 @@ def own_gates(wheel: Path, contents: Path) -> dict[str, tuple[bool, str]]:
         "weak symbols": (weak == WEAK, " ".join(sorted(weak))),
         "requirements": (requirements == ["torch>=2.10"], " ".join(requirements)),
         "py.typed": ((contents / "deconv_ext" / "py.typed").exists(), "the annotations are published"),
+        "ops.pyi": ((contents / "deconv_ext" / "ops.pyi").exists(), "and those of the operators"),
     }
 
 
