@@ -287,15 +287,18 @@ def test_self_test_with_one_family(family: str) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
-# 24 MiB an image: more than 64 MiB in all, so two images at a time are repacked, the last one alone.
+# 24 MiB an image, 264 MiB in all: more than the 256 MiB that are repacked at once, so five images at a time are, which
+# fit in 128 MiB, and the last one alone.
 SLICES = """
 import torch, torch.nn.functional as F, deconv_ext
-x = torch.randn(5, 48, 512, 512, device="cuda", dtype=torch.bfloat16)
+x = torch.randn(11, 48, 512, 512, device="cuda", dtype=torch.bfloat16)
 weight = torch.randn(48, 40, 3, 3, device="cuda", dtype=torch.bfloat16)
 text = deconv_ext.explain(x, weight, stride=2)
 assert "plan: mma" in text and "source repacked" in text, text
+workspace = int(text.partition("workspace: ")[2].partition(" ")[0])
+assert 5 * 24 << 20 <= workspace < 6 * 24 << 20, text
 result = torch.ops.deconv.conv_transpose2d(x, weight, None, 2)
-for image in range(5):
+for image in range(11):
     expected = F.conv_transpose2d(x[image].double(), weight.double(), stride=2)
     assert (result[image].double() - expected).norm() < 6e-3 * expected.norm(), image
 """
