@@ -46,11 +46,13 @@ demo: $(EXTENSION) $(STAMPS)/demo  ## upsample and colour a photograph through t
 test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## all tests that this machine can run
 	$(PY) -m pytest tests $(PYTEST_ARGS)
 
-lint: $(STAMPS)/lint  ## ruff, clang-format, mypy
+lint: $(STAMPS)/lint  ## ruff, clang-format, mypy, and the release's workflows (Python >= 3.11)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(CSRC)
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/cibuildwheel --print-build-identifiers --platform linux --archs x86_64,aarch64
 
 format: $(STAMPS)/lint  ## put Python and C++ into the project's format
 	$(BIN)/ruff check --fix .
