@@ -28,7 +28,7 @@ CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name 
 # What decides about the extension besides the sources; the build starts again when it changes.
 BUILD_SETTINGS := $(TORCH) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 
-.PHONY: help build demo test lint format docs wheel wheel-audit wheel-proof clean distclean FORCE
+.PHONY: help build demo test lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # pip must not run twice at once in one environment
 
@@ -63,14 +63,21 @@ docs: $(EXTENSION) $(STAMPS)/docs  ## the documentation site, in build/docs; a w
 	$(PY) -W ignore -m sphinx --fail-on-warning --fresh-env --quiet docs build/docs
 	@echo build/docs/index.html
 
-wheel: $(STAMPS)/torch $(STAMPS)/wheel  ## the wheel and the source archive, in dist
+wheel: $(STAMPS)/torch $(STAMPS)/wheel  ## the wheel, for free-threaded Python too, and the source archive, in dist
 	$(PY) tools/wheel.py build
 
-wheel-audit: $(STAMPS)/wheel $(if $(WHEEL),,wheel)  ## the wheel (or WHEEL=FILE) through the release's gates
+wheel-retag: $(STAMPS)/wheel  ## WHEEL=FILE under the tag of free-threaded Python, beside it
+	$(PY) tools/wheel.py retag $(WHEEL)
+
+wheel-audit: $(STAMPS)/wheel $(if $(WHEEL),,wheel)  ## the wheels (or WHEEL=FILE) through the release's gates
 	$(PY) tools/wheel.py audit $(or $(WHEEL),dist/*.whl)
 
 wheel-proof: wheel-audit  ## and the CPU tests against that same file in fresh environments
-	$(PY) tools/wheel.py prove $(or $(WHEEL),dist/*.whl) $(PROOF_ARGS)
+	$(PY) tools/wheel.py prove $(or $(WHEEL),dist/*-abi3-*.whl) $(PROOF_ARGS)
+
+sdist-proof: $(STAMPS)/torch $(STAMPS)/wheel  ## the source archive, installed without kernels, and the quick CPU tests
+	$(PY) tools/wheel.py sdist
+	$(PY) tools/wheel.py prove dist/*.tar.gz --quick $(PROOF_ARGS)
 
 clean:  ## remove what was built
 	rm -rf build dist *.egg-info $(EXTENSION)

@@ -1,11 +1,14 @@
 """The wheel: built once, audited, and proven by running the tests against that same file in fresh environments.
 
-    python tools/wheel.py build             dist/: the source archive, and the wheel for manylinux_2_28
-    python tools/wheel.py audit WHEEL       the gates: tags, symbols, libraries, contents, size
+    python tools/wheel.py build             dist/: the source archive, and the wheel for manylinux_2_28, in both tags
+    python tools/wheel.py sdist             dist/: the source archive alone
+    python tools/wheel.py audit WHEEL...    the gates: tags, symbols, libraries, contents, size
     python tools/wheel.py prove WHEEL       the CPU tests under each Python and torch of ENVIRONMENTS
+    python tools/wheel.py prove ARCHIVE     the same for the source archive, compiled without kernels by this Python
     python tools/wheel.py repair WHEEL DIR  auditwheel alone, as cibuildwheel calls it
+    python tools/wheel.py retag WHEEL       the same library under the tag of free-threaded Python, beside that one
 
-`make wheel`, `make wheel-audit` and `make wheel-proof` run them, with the programs of tools/requirements.txt.
+`make wheel`, `make wheel-audit`, `make wheel-proof` and the like run them, with the programs of tools/requirements.txt.
 """
 
 import argparse
@@ -30,17 +33,22 @@ MACHINE = platform.machine()
 GLIBC = "2.28"  # that of torch's own wheels
 PLATFORM = f"manylinux_{GLIBC.replace('.', '_')}_{MACHINE}"
 SIZE_LIMIT = 60 * 2**20
+# Free-threaded Python takes no abi3, so it gets the same library under a tag of its own.
+TAGS = ("cp310-abi3", "cp314-cp314t")
 
 # (Python, torch); the empty torch is the newest one that pip finds. What cannot be had here is reported as skipped.
 ENVIRONMENTS = [
     ("3.10", "2.10.0"),
     ("3.11", "2.10.0"),
     ("3.11", "2.12.1"),
-    ("3.11", "2.13.0"),
+    ("3.11", "2.13.0+cpu"),
     ("3.11", "2.14.1"),
+    ("3.12", "2.14.1"),
     ("3.13", ""),
     ("3.14", ""),
+    ("3.14t", ""),
 ]
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # has each torch without CUDA
 TEST_REQUIREMENTS = ["pytest", "hypothesis", "numpy", "expecttest"]
 QUICK_TESTS = ["test_errors.py", "test_modules.py", "test_registration.py"]
 
@@ -125,8 +133,18 @@ def architectures() -> str:
     return found[1]
 
 
+def sdist(out: Path, isolated: bool) -> Path:
+    """Builds the source archive."""
+    for old in out.glob("*.tar.gz"):
+        old.unlink()
+    run(program("pyproject-build"), "--sdist", "--outdir", out, *([] if isolated else ["--no-isolation"]), ROOT)
+    (archive,) = out.glob("*.tar.gz")
+    run(program("twine"), "check", "--strict", archive)
+    return archive
+
+
 def build(out: Path, isolated: bool) -> None:
-    """Builds the source archive, from that the wheel with its kernels, and repairs it."""
+    """Builds the source archive, from that the wheel with its kernels, repairs it, and writes it in its second tag."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     env = {"TORCH_CUDA_ARCH_LIST": architectures(), **ENVIRONMENT, "FORCE_CUDA": "1"}
@@ -138,16 +156,13 @@ def build(out: Path, isolated: bool) -> None:
             print(f"this machine has glibc {glibc}: linking to the symbols of {GLIBC}")
             env["LDFLAGS"] = f"{env.get('LDFLAGS', '')} {old_glibc(raw)}"
         print(f"compiling for {env['TORCH_CUDA_ARCH_LIST']}", flush=True)
-        sdist = [program("pyproject-build"), "--sdist", "--outdir", out]
-        run(*sdist, *([] if isolated else ["--no-isolation"]), ROOT, env=env)
-        (archive,) = out.glob("*.tar.gz")
         pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", raw]
-        run(*pip, *([] if isolated else ["--no-build-isolation"]), archive, env=env)
+        run(*pip, *([] if isolated else ["--no-build-isolation"]), sdist(out, isolated), env=env)
         (wheel,) = raw.glob("*.whl")
-        repair(wheel, out)
+        retag(repair(wheel, out))
 
 
-def repair(wheel: Path, out: Path) -> None:
+def repair(wheel: Path, out: Path) -> Path:
     """Has auditwheel tag the wheel, manylinux_2_28 or what its symbols really allow; prints tag, hash and size."""
     command = [program("auditwheel"), "repair", "--only-plat", "--wheel-dir", out]
     command += [word for library in EXCLUDED for word in ("--exclude", library)]
@@ -158,6 +173,16 @@ def repair(wheel: Path, out: Path) -> None:
         run(*command, "--plat", "auto", wheel)
     (repaired,) = set(out.glob("*.whl")) - before
     describe(repaired)
+    return repaired
+
+
+def retag(wheel: Path) -> Path:
+    """Writes the wheel for free-threaded Python beside `wheel`, with the same contents."""
+    python_tag, abi_tag = TAGS[1].split("-")
+    command = [program("wheel"), "tags", "--python-tag", python_tag, "--abi-tag", abi_tag, wheel]
+    retagged = wheel.with_name(run(*command).strip())
+    describe(retagged)
+    return retagged
 
 
 def describe(wheel: Path) -> None:
@@ -201,7 +226,7 @@ def own_gates(wheel: Path, contents: Path) -> dict[str, tuple[bool, str]]:
     tags = wheel.stem.split("-", 2)[2]
     size = wheel.stat().st_size
     return {
-        "tags": (tags == f"cp310-abi3-{PLATFORM}", tags),
+        "tags": (tags in [f"{tag}-{PLATFORM}" for tag in TAGS], tags),
         "size": (size <= SIZE_LIMIT, f"{size / 2**20:.1f} MiB of at most {SIZE_LIMIT / 2**20:.0f}"),
         "one library": (libraries == ["deconv_ext/_C.abi3.so"], " ".join(libraries)),
         "needed libraries": (all(LIBRARIES.fullmatch(name) for name in needed), " ".join(needed)),
@@ -213,31 +238,33 @@ def own_gates(wheel: Path, contents: Path) -> dict[str, tuple[bool, str]]:
     }
 
 
-def audit(wheel: Path) -> None:
-    """All gates; ends with exit code 1 if the wheel does not pass one."""
+def audit(wheels: list[Path]) -> None:
+    """All gates; ends with exit code 1 if a wheel does not pass one."""
     failed = []
 
     def report(name: str, passed: bool, finding: str) -> None:
         failed.extend([] if passed else [name])
         print(f"{'ok    ' if passed else 'FAILED'} {name}{finding}", flush=True)
 
-    with tempfile.TemporaryDirectory() as folder:
-        contents = Path(folder)
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(contents)
-        for name, (passed, finding) in own_gates(wheel, contents).items():
-            report(name, passed, f": {finding}")
-        library = contents / "deconv_ext" / "_C.abi3.so"
-        gates: dict[str, list[object]] = {
-            "auditwheel": ["show", wheel],
-            "abi3audit": ["--strict", "--summary", wheel],
-            "torch-abi-audit": ["--check", "torch", "--verbose", library],
-            "check-wheel-contents": [wheel],
-            "twine": ["check", "--strict", wheel],
-        }
-        for name, arguments in gates.items():
-            code, output = attempt(program(name), *arguments)
-            report(name, code == 0, "".join(f"\n       {line}" for line in output.splitlines() if line.strip()))
+    for wheel in wheels:
+        print(wheel.name)
+        with tempfile.TemporaryDirectory() as folder:
+            contents = Path(folder)
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(contents)
+            for name, (passed, finding) in own_gates(wheel, contents).items():
+                report(name, passed, f": {finding}")
+            library = contents / "deconv_ext" / "_C.abi3.so"
+            gates: dict[str, list[object]] = {
+                "auditwheel": ["show", wheel],
+                "abi3audit": ["--strict", "--summary", wheel],
+                "torch-abi-audit": ["--check", "torch", "--verbose", library],
+                "check-wheel-contents": [wheel],
+                "twine": ["check", "--strict", wheel],
+            }
+            for name, arguments in gates.items():
+                code, output = attempt(program(name), *arguments)
+                report(name, code == 0, "".join(f"\n       {line}" for line in output.splitlines() if line.strip()))
     if failed:
         raise SystemExit(f"not passed: {', '.join(failed)}")
 
@@ -245,15 +272,20 @@ def audit(wheel: Path) -> None:
 # --- prove ----------------------------------------------------------------------------------------------------------
 
 
+# "3.14", or "3.14t" of a free-threaded interpreter.
+ASK_VERSION = """
+import ensurepip, sys, sysconfig, venv
+print("%d.%d" % sys.version_info[:2] + ("t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""))
+"""
+
+
 def find_python(version: str) -> str | None:
     """An interpreter of that version: this one, on the path, or of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [sys.executable, f"python{version}", *(str(path) for path in pyenv.glob(f"{version}.*/bin/python"))]
+    candidates = [sys.executable, f"python{version}", *map(str, pyenv.glob(f"{version.rstrip('t')}.*/bin/python"))]
     for candidate in candidates:
         try:
-            code, output = attempt(
-                candidate, "-c", "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
-            )
+            code, output = attempt(candidate, "-c", ASK_VERSION)
         except OSError:
             continue
         if code == 0 and output.strip() == version:
@@ -261,8 +293,12 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def prove_in(folder: Path, wheel: Path, version: str, torch: str, quick: bool) -> tuple[str, str]:
-    """The CPU tests with `wheel` in a fresh environment: "passed", "failed" or "skipped", and what there is to say."""
+def is_archive(file: Path) -> bool:
+    return file.name.endswith(".tar.gz")
+
+
+def prove_in(folder: Path, file: Path, version: str, torch: str, quick: bool) -> tuple[str, str]:
+    """The CPU tests with `file` in a fresh environment: "passed", "failed" or "skipped", and what there is to say."""
     interpreter = find_python(version)
     if interpreter is None:
         return "skipped", f"no Python {version} on this machine"
@@ -270,14 +306,24 @@ def prove_in(folder: Path, wheel: Path, version: str, torch: str, quick: bool) -
     run(interpreter, "-m", "venv", venv)
     python = venv / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    code, output = attempt(*pip, f"torch=={torch}" if torch else "torch")
+    index = ["--extra-index-url", CPU_INDEX] if torch.endswith("+cpu") else []
+    code, output = attempt(*pip, *index, f"torch=={torch}" if torch else "torch")
     if code:
         errors = [line for line in output.splitlines() if line.startswith("ERROR")]
         return "skipped", f"torch cannot be installed here: {(errors or [output])[-1]}"
-    run(*pip, wheel, *TEST_REQUIREMENTS)
-    for name in ("tests", "docs"):  # away from the sources, so that nothing but the wheel can be imported
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "README.md", folder)
+    run(*pip, *TEST_REQUIREMENTS)
+    sources = ROOT
+    if is_archive(file):  # compiled, without kernels; its own tests
+        shutil.unpack_archive(file, folder)
+        sources = folder / file.name.removesuffix(".tar.gz")
+        run(*pip, "setuptools>=77", "ninja")
+        env = {**ENVIRONMENT, "PATH": f"{python.parent}:{ENVIRONMENT['PATH']}", "USE_CUDA": "0"}
+        run(*pip, "--no-build-isolation", file, env=env)
+    else:
+        run(*pip, retag(Path(shutil.copy(file, folder))) if version.endswith("t") else file)
+    for name in ("tests", "docs"):  # away from the sources, so that nothing but what was installed can be imported
+        shutil.copytree(sources / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(sources / "README.md", folder)
     ask = "import deconv_ext, torch; print(torch.__version__, deconv_ext.__file__)"
     found, origin = run(python, "-W", "ignore", "-c", ask, cwd=folder).split()
     if not Path(origin).is_relative_to(venv):
@@ -290,18 +336,20 @@ def prove_in(folder: Path, wheel: Path, version: str, torch: str, quick: bool) -
     return "failed" if code else "passed", f"torch {found}: {output.strip().splitlines()[-1]}"
 
 
-def prove(wheel: Path, only: list[str], quick: bool) -> None:
+def prove(file: Path, only: list[str], quick: bool) -> None:
     """The tests in one environment after another; ends with exit code 1 if one fails or none could run."""
-    describe(wheel)
+    describe(file)
+    this = ".".join(map(str, sys.version_info[:2]))
+    environments = [tuple(name.split("/")) for name in only] or ([(this, "")] if is_archive(file) else ENVIRONMENTS)
     states = []
-    for version, torch in [tuple(name.split("/")) for name in only] or ENVIRONMENTS:
+    for version, torch in environments:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                state, words = prove_in(Path(folder), wheel.resolve(), version, torch, quick)
+                state, words = prove_in(Path(folder), file.resolve(), version, torch, quick)
             except SystemExit as error:
                 state, words = "failed", str(error)
         states.append(state)
-        print(f"Python {version}, torch {torch or 'newest':8}{state:9}{words}", flush=True)
+        print(f"Python {version}, torch {torch or 'newest':11}{state:9}{words}", flush=True)
     counts = [f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped")]
     print(f"environments: {', '.join(counts)}")
     if "failed" in states or "passed" not in states:
@@ -317,18 +365,23 @@ def main() -> None:
     builder = commands.add_parser("build", help="the source archive and the wheel")
     builder.add_argument("--out", type=Path, default=ROOT / "dist", help="emptied first (default: dist)")
     builder.add_argument("--isolated", action="store_true", help="in environments that pip makes for the build")
+    archiver = commands.add_parser("sdist", help="the source archive alone")
+    archiver.add_argument("--out", type=Path, default=ROOT / "dist", help="default: dist")
+    archiver.add_argument("--isolated", action="store_true", help="in an environment that pip makes for it")
     repairer = commands.add_parser("repair", help="auditwheel alone")
     repairer.add_argument("wheel", type=Path)
     repairer.add_argument("out", type=Path)
+    retagger = commands.add_parser("retag", help="the wheel for free-threaded Python, beside this one")
+    retagger.add_argument("wheel", type=Path)
     auditor = commands.add_parser("audit", help="the gates")
-    auditor.add_argument("wheel", type=Path)
+    auditor.add_argument("wheels", type=Path, nargs="+", metavar="WHEEL")
     prover = commands.add_parser("prove", help="the CPU tests in fresh environments")
-    prover.add_argument("wheel", type=Path)
+    prover.add_argument("file", type=Path, help="a wheel or a source archive")
     prover.add_argument("--quick", action="store_true", help="a subset of the tests")
     prover.add_argument("--only", action="append", default=[], metavar="PYTHON/TORCH", help="for example 3.11/2.13.0")
     args = vars(parser.parse_args())
-    actions: dict[str, Callable[..., None]] = {"build": build, "repair": repair, "audit": audit, "prove": prove}
-    actions[args.pop("command")](**args)
+    actions: list[Callable[..., object]] = [build, sdist, repair, retag, audit, prove]
+    {action.__name__: action for action in actions}[args.pop("command")](**args)
 
 
 if __name__ == "__main__":
