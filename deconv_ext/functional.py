@@ -72,14 +72,15 @@ def explain(
 ) -> str:
     """The plan that a call with these arguments would use, and what else was considered; nothing runs.
 
+    The tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
+
     Args:
-        input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`; the
-            tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
+        input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`.
         direction: "forward" (the default), "grad_input" or "grad_weight"; the gradients take the strides that forward
             gives.
 
     Returns:
-        Lines of text: the call, its result, the device, the plan with its estimated time (ms), the launch, the
+        Lines of text that name the call, its result, the device, the plan with its estimated time (ms), the launch, the
         workspace (bytes) and the candidates; or why the call goes to ATen. Made for reading; it changes with versions.
 
     Raises:
