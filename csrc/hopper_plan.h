@@ -120,7 +120,7 @@ struct HopperConvPlan {
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
-  int64_t packed_bytes = 0;  // of all; in the workspace, followed by the repacked source
+  int64_t packed_bytes = 0;  // of all, in place too, for a driver may refuse that; followed by the repacked source
   int64_t repacked_bytes = 0;  // of a slice
 };
 

@@ -15,6 +15,12 @@ struct HopperTap {
   int row;           // of the halo, at which the tile's first pixel reads
 };
 
+// In the weight, from one slot of a (phase, plane) to the next (taps.h: forward walks backwards).
+inline int hopper_tap_step(const AxisGeometry& axis) {
+  const int step = axis.stride / gcd(axis.stride, axis.dilation);
+  return axis.is_forward ? -step : step;
+}
+
 // Sorted by phase, plane and slot.
 inline std::vector<HopperTap> hopper_taps(const AxisGeometry& axis, const HopperConvPlan& plan, bool along_w) {
   const int pixel_rows = along_w ? plan.row.w : plan.row.h, origin = along_w ? plan.origin_w : plan.origin_h;

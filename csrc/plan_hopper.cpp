@@ -57,16 +57,16 @@ struct Costs {
   double launch_ms;
   StoreCosts store;
 };
-constexpr StoreCosts kStoresShort{0.0199, 0.0239, 0.0172, 0.0198,  0.0224, 0.099,  3.62,   0.0302,
-                                  0.0601, 0.0254, 0,      0.00372, 3.94,   0.0025, 0.0208, 0.203,
-                                  0.59,   0.208,  0.0949, 0.31,    0.208,  1.31,   1.9,    1.54};
+constexpr StoreCosts kStoresShort{0.0542, 0.0272, 0.00517, 0.0112,  0.0876, 0.0507,  8.02,   0.0489,
+                                  0.0801, 0.0256, 0,       0.00455, 2.42,   0.00244, 0.0609, 1.64,
+                                  0.486,  0.151,  0.105,   0.143,   0.146,  2.46,    2.05,   1.35};
 constexpr StoreCosts kStoresTf32{0.118,   0.0234,   0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.121,
                                  0.00864, 0.0316,   0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74,
                                  0.429,   0.000999, 0.247,  0.253,  0.342,  2.75,    0.933,  1.22};
 constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0, 0, 0, 0,
                                   0,      0, 0, 0,      0.09, 0,     0.133, 0,      0, 1, 1, 1.51};
-constexpr Costs kCostsShort{0.746, 269, 173,      2.58,     4.85, 18.8,  116,     194,         1.41,
-                            true,  52,  2.33e+03, 1.76e+03, 1.08, 0.179, 0.00143, kStoresShort};
+constexpr Costs kCostsShort{0.654, 392,  198, 4.03, 5.58, 18.8,  74.1,    226,         1.39,
+                            true,  37.6, 689, 1017, 1.16, 0.113, 0.00155, kStoresShort};
 constexpr Costs kCostsTf32{0.745, 115,  30.3,     4.42,     10.6, 9.7,   33.9,    411,        2,
                            true,  34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
 constexpr Costs kCostsSplit{2.78,  173,  173,  7.15, 13.3, 15.8,  0,      0,           1.06,
@@ -257,9 +257,12 @@ class Candidates {
     const int64_t next_m = problem_.w.stride[forward ? 1 : 0], next_c = problem_.w.stride[forward ? 0 : 1];
     // Boxes begin at multiples of 16 bytes.
     const auto whole = [&](int64_t stride) { return stride * element_ % 16 == 0; };
-    return next_c == 1 && next_m > 0 && whole(next_m) && (h_.kernel == 1 || whole(problem_.w.stride[2])) &&
-           (w_.kernel == 1 || whole(problem_.w.stride[3])) && (!forward || problem_.groups == 1) &&
-           c_.source_channels * element_ % p.row_bytes == 0 && c_.result_channels % kHopperPermutedChannels == 0;
+    const int64_t row = (h_.kernel - 1) * problem_.w.stride[2] + (w_.kernel - 1) * problem_.w.stride[3] +
+                        c_.source_channels;
+    return next_c == 1 && next_m > 0 && row <= INT32_MAX && whole(next_m) &&
+           (h_.kernel == 1 || whole(problem_.w.stride[2])) && (w_.kernel == 1 || whole(problem_.w.stride[3])) &&
+           (!forward || problem_.groups == 1) && c_.source_channels * element_ % p.row_bytes == 0 &&
+           c_.result_channels % kHopperPermutedChannels == 0;
   }
 
   // Of all phases and planes.

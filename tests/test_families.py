@@ -358,12 +358,13 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
 # Input channels, output channels, kernel, stride, image, contiguous, what the plan says in bfloat16: tiles side by side
 # that overlap, even and odd widths; and warpgroups that take turns.
 SIDE_BY_SIDE = [
-    (64, 64, 4, 2, (64, 129), True, "whole sectors"),
+    (64, 64, 3, 2, (64, 129), True, "whole sectors"),
+    (64, 64, 4, 2, (64, 129), True, "in 96 pixels, groups of rows, warpgroups in turns"),
     (64, 48, 5, 2, (20, 133), True, "whole sectors, warpgroups in turns"),
     (64, 64, 2, 2, (64, 64), True, "64 columns, 2 phases) in 64 pixels, groups of columns, whole sectors"),
     (64, 128, 3, 1, (70, 130), True, "warpgroups in turns"),
     (64, 128, 3, 1, (70, 130), False, "warpgroups in turns"),
-    (32, 64, 3, 1, (40, 131), False, "warpgroups in turns"),
+    (32, 64, 3, 1, (64, 129), False, "warpgroups in turns"),
 ]
 
 
@@ -393,6 +394,47 @@ def test_tiles_side_by_side(case: tuple[Any, ...], dtype: torch.dtype, allow_tf3
     fewer = channels_out - 11
     part = OPERATOR(x, weight[:, :fewer].contiguous(), bias[:fewer], *options)
     assert _relative_error(part, expected[:, :fewer]) < most
+
+
+# Input channels, output channels, groups, kernel, stride, image: weights that TMA takes from where they lie in
+# grad_input, in whole chunks and blocks of channels and in blocks that reach into the next group.
+IN_PLACE = [
+    (128, 64, 1, (4, 4), 2, (24, 40)),
+    (192, 256, 2, (3, 5), 2, (15, 22)),
+    (80, 64, 1, (1, 3), 1, (33, 45)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("allow_tf32", [True], indirect=True)
+@pytest.mark.usefixtures("allow_tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", IN_PLACE)
+def test_weights_in_place(case: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Against float64, the same bits in 10 calls, and of a weight that no tensor copy takes."""
+    channels_in, channels_out, groups, kernel, stride, image = case
+    torch.manual_seed(2)
+    one = torch.randn(4, channels_in, *image, dtype=torch.float64, device="cuda")
+    weight = torch.randn(channels_in, channels_out // groups, *kernel, dtype=torch.float64, device="cuda").to(dtype)
+    weight = weight.to(memory_format=torch.channels_last)
+    options = {"stride": [stride] * 2, "padding": [1, 1], "groups": groups}
+    output = F.conv_transpose2d(one, weight.double(), **options)
+    grad_output = torch.randn_like(output).to(dtype).to(memory_format=torch.channels_last)
+    arguments = ([stride] * 2, [1, 1], [0, 0], groups, [1, 1])
+    text = torch.ops.deconv.explain(grad_output, weight, None, *arguments, "grad_input", image)
+    assert "weights in place" in text, text
+    # grad_input is the convolution with the same weight.
+    expected = F.conv2d(grad_output.double(), weight.double(), **options)
+    poison("cuda", expected.numel() * dtype.itemsize)
+    result = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, weight, image, *arguments)
+    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3, torch.float32: 1e-3}[dtype]
+    assert _relative_error(result, expected) < most
+    for _ in range(10):
+        again = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, weight, image, *arguments)
+        assert torch.equal(again, result)
+    off = weight.new_empty(weight.numel() + 1)[1:].as_strided(weight.size(), weight.stride()).copy_(weight)
+    packed = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, off, image, *arguments)
+    assert _relative_error(packed, expected) < most
 
 
 # Layers whose tiles multiply zeros: columns that share rows, groups that share a tile; and two phases side by side.

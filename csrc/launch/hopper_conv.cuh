@@ -35,7 +35,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
     p.weight_stride[a] = static_cast<int>(problem.w.stride[2 + a]);
-    p.tap_step[a] = axis_taps(p.axis[a], 0, 0).tap_step;
+    p.tap_step[a] = hopper_tap_step(p.axis[a]);
     const int planes = a == 1 ? plan.planes_w : plan.planes_h;
     const std::vector<HopperTap> taps = hopper_taps(p.axis[a], plan, a == 1);
     for (size_t i = 0; i < taps.size(); ++i) {

@@ -393,6 +393,7 @@ class ConvBlock {
         if (last_group) halos = ring;
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.store(item, phases, acc);
+        __syncwarp();  // lanes part there, and what follows is for whole warps
       }
       if (lead > 0) {
         named_barrier_arrive(kSkewBarrier, 256);
