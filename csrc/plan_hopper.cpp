@@ -401,8 +401,7 @@ class Candidates {
     p.staged_bytes = p.whole_sectors  ? hopper_row_channels(element_) * (p.pixels.h - p.second.h) * p.staged_line_bytes
                      : stages_columns ? 32 * (hopper_staged_words(words) | 1) * 4
                                       : 0;
-    // A lane loads further than the last row of whole sectors reaches.
-    const int staging = 8 * p.staged_bytes + (p.whole_sectors ? 4 * words * 8 + 64 : 0);
+    const int staging = 8 * p.staged_bytes;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
     const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
     const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;

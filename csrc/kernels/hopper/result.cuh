@@ -478,7 +478,7 @@ class Result {
     }
   }
 
-  // The tile's part of this lane's row, by kRowLanes lanes. Loads beyond it are not used.
+  // The tile's part of this lane's row, by kRowLanes lanes.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
     constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPixelBytes / kStride;  // of a lane
     constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
@@ -492,7 +492,10 @@ class Result {
       if (i * kStride >= window.exist) break;
       uint4 value[kAhead];
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a) value[a] = staged_piece(staged + first + (i + a) * kStride, shift);
+      for (int a = 0; a < kAhead; ++a) {
+        value[a] = make_uint4(0, 0, 0, 0);
+        if ((i + a) * kStride < left) value[a] = staged_piece(staged + first + (i + a) * kStride, shift);
+      }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         if ((i + a) * kStride < left) *reinterpret_cast<uint4*>(start + first + (i + a) * kStride) = value[a];
