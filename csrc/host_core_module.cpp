@@ -234,6 +234,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("slot", &HopperTap::slot)
       .def_readonly("slots", &HopperTap::slots)
       .def_readonly("row", &HopperTap::row);
+  m.def("hopper_tap_step", &hopper_tap_step, py::arg("axis"));
   m.def("hopper_taps", &hopper_taps, py::arg("axis"), py::arg("plan"), py::arg("along_w"));
   py::class_<HopperWeightPlan>(m, "HopperWeightPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightPlan& p) { return p.tile.warpgroups; })

@@ -22,8 +22,8 @@ constexpr double kItemCost = 120;     // a thread's pixels: their place, bias, s
 constexpr double kTapCost = 1.5;      // one multiplication with its share of the loads
 constexpr double kColumnTapCost = 3;  // where each column finds its own taps
 constexpr double kPixelCost = 4;      // one load, with its place and its bounds; channels innermost
-// Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200, 5 with taps of
-// 16x16 (docs/figures/h200_bf16.json, h200_tf32.json).
+// Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200, 5 in grad_input
+// with taps of 16x16 (docs/performance_notes.md).
 constexpr double kMeasuredOverCounted = 1.5;
 
 // The taps of one axis: how many a phase or plane has at most, and the pixels between them.

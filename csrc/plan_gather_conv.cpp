@@ -14,8 +14,8 @@ namespace {
 constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 40, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
-// Measured time over what the counts above say: 1.7 to 3.5 in 20 timings on an H200 (docs/figures/h200_tf32.json and
-// the others), so that families compare.
+// Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200 (docs/performance_notes.md), so
+// that families compare.
 constexpr double kMeasuredOverCounted = 2.6;
 // Over the time to move all bytes, where that is more: 1.5 to 2.1.
 constexpr double kMeasuredOverMoved = 1.6;

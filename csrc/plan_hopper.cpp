@@ -25,7 +25,7 @@ constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 
-// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,092 of 35
+// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
 // layers, of strict float32 834 of 18 (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.

@@ -482,6 +482,9 @@ def _check_hopper_taps(plan: Any, one: Case, direction: str) -> None:
         for pair in pairs.values():
             assert [tap.slot for tap in pair] == list(range(len(pair)))
             assert {tap.slots for tap in pair} == {len(pair)}
+            if not along_w or plan.halo_planes == 1:
+                steps = {b.k - a.k for a, b in itertools.pairwise(pair)}
+                assert steps <= {core.hopper_tap_step(geometry)}
         starts = sorted({places[k].plane for k in exist})
         together = along_w and plan.halo_planes > 1
         for tap in taps:

@@ -93,7 +93,7 @@ __device__ __forceinline__ WeightStep find_step(const WeightParams<T>& p, int st
 }
 
 // kWarps warps bring one step together, this is number `warp`. Index arithmetic is done once a row; loops over channels
-// or pixels only add to pointers.
+// or pixels only add to pointers, but for blocks that are turned.
 template <class T, int kN, int kParts, bool kAdjacent, int kWarps>
 class WeightSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
