@@ -256,6 +256,24 @@ def narrow() -> str:
     return table(head, lines)
 
 
+def forced_mma() -> str:
+    """Forward of the dense cases by the mma family, against the Hopper family's time and against cuDNN."""
+    lines = []
+    for mode in ("bf16", "tf32"):
+        for layout in LAYOUTS:
+            hopper = {row["case"]: row["ours_ms"] for row in direction_rows("forward", mode, layout=layout)}
+            rows = [
+                row
+                for row in rows_of(f"h200_mma_{mode}", layout=layout)
+                if row["case"] not in MEMORY_BOUND and row["plan"].startswith("mma")
+            ]
+            ratios = sorted((row["ours_ms"] / hopper[row["case"]], row["case"]) for row in rows)
+            least, most = (f"{times(ratio)} ({case})" for ratio, case in (ratios[0], ratios[-1]))
+            over = times(mean(ratio for ratio, _ in ratios))
+            lines.append([f"{MODES[mode]}, {layout}", str(len(rows)), over, least, most, speedup(rows)])
+    return table(["forced mma", "cases", "over Hopper's time", "least", "most", "speedup over cuDNN"], lines)
+
+
 def errors() -> str:
     """Largest relative error against float64 over the suites, ours and cuDNN's."""
     lines = []
@@ -287,6 +305,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grad_input": lambda: cases("grad_input", ["tf32", "bf16"]),
     "grad_weight": lambda: cases("grad_weight", ["tf32", "bf16"]),
     "narrow": narrow,
+    "forced mma": forced_mma,
     "errors": errors,
     "overhead": overhead,
     "first gradients": first_gradients,

@@ -158,8 +158,7 @@ class PackBlock {
     if constexpr (kParts == 2) {
       *reinterpret_cast<uint4*>(to + tile_bytes) = low_parts(value);
     } else if constexpr (kSize == 4) {
-      value = make_uint4(round_to_tf32(__uint_as_float(value.x)), round_to_tf32(__uint_as_float(value.y)),
-                         round_to_tf32(__uint_as_float(value.z)), round_to_tf32(__uint_as_float(value.w)));
+      value = round_to_tf32(value);
     }
     *reinterpret_cast<uint4*>(to) = value;
   }

@@ -229,9 +229,7 @@ class WarpSource {
       store_shared(halo.shared + to, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
                                                 raw[6] | raw[7] << 16));
     } else if constexpr (kParts == 1) {
-      store_shared(halo.shared + to,
-                   make_uint4(round_to_tf32(__uint_as_float(raw[0])), round_to_tf32(__uint_as_float(raw[1])),
-                              round_to_tf32(__uint_as_float(raw[2])), round_to_tf32(__uint_as_float(raw[3]))));
+      store_shared(halo.shared + to, round_to_tf32(make_uint4(raw[0], raw[1], raw[2], raw[3])));
     } else {
       const uint4 value = make_uint4(raw[0], raw[1], raw[2], raw[3]);
       store_shared(halo.shared + to, value);

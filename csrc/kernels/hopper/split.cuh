@@ -3,12 +3,13 @@
 
 #include <cstdint>
 
+#include "../tensor_core.cuh"
+
 namespace deconv::hopper {
 
-__device__ __forceinline__ uint32_t round_to_tf32(float value) {
-  uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-  return rounded;
+__device__ __forceinline__ uint4 round_to_tf32(uint4 values) {
+  return make_uint4(deconv::round_to_tf32(values.x), deconv::round_to_tf32(values.y), deconv::round_to_tf32(values.z),
+                    deconv::round_to_tf32(values.w));
 }
 __device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
 
@@ -19,7 +20,7 @@ __device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
 
 // What the tensor cores cut off of a value, rounded to TF32; NaN if the value is Inf or NaN.
 __device__ __forceinline__ uint32_t low_part(uint32_t value) {
-  return round_to_tf32(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u));
+  return deconv::round_to_tf32(__float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u)));
 }
 __device__ __forceinline__ uint4 low_parts(uint4 values) {
   return make_uint4(low_part(values.x), low_part(values.y), low_part(values.z), low_part(values.w));
