@@ -27,6 +27,62 @@ Problem problem_of(Direction direction, DType dtype, const Sizes& first, const S
   }
 }
 
+// What the plans of grad_weight by tensor copies share.
+template <class Plan>
+void define_copies(py::class_<Plan>& type) {
+  type.def_property_readonly(
+          "axes",  // from the innermost on
+          [](const Plan& p) {
+            return p.inner == HopperInner::kWidth ? "whn" : p.inner == HopperInner::kHeight ? "hwn" : "nwh";
+          })
+      .def_property_readonly("planes",
+                             [](const Plan& p) {
+                               return std::vector<std::array<int16_t, 2>>(p.plane.begin(), p.plane.begin() + p.planes);
+                             })
+      .def_property_readonly("boxes",  // of each group of taps: plane, chunk, shifts
+                             [](const Plan& p) {
+                               std::vector<std::vector<std::array<int, 5>>> all(p.tap_groups);
+                               for (int g = 0; g < p.tap_groups; ++g) {
+                                 for (int i = p.first_box[g]; i < p.first_box[g + 1]; ++i) {
+                                   const HopperWeightBox& b = p.boxes[i];
+                                   all[g].push_back({b.plane, b.chunk, b.shift[0], b.shift[1], b.shift[2]});
+                                 }
+                               }
+                               return all;
+                             })
+      .def_readonly("fold", &Plan::fold)
+      .def_readonly("repack_x", &Plan::repack_x)
+      .def_readonly("repack_y", &Plan::repack_y)
+      .def_readonly("x_at", &Plan::x_at)
+      .def_readonly("y_at", &Plan::y_at)
+      .def_readonly("pixels", &Plan::pixels)
+      .def_readonly("halo", &Plan::halo)
+      .def_readonly("tiles", &Plan::tiles)
+      .def_readonly("plane_step", &Plan::plane_step)
+      .def_readonly("box_chunks", &Plan::box_chunks)
+      .def_readonly("x_boxes", &Plan::x_boxes)
+      .def_readonly("y_chunks", &Plan::y_chunks)
+      .def_readonly("x_box_bytes", &Plan::x_box_bytes)
+      .def_readonly("y_box_bytes", &Plan::y_box_bytes)
+      .def_readonly("y_boxes_at", &Plan::y_boxes_at)
+      .def_readonly("slot_bytes", &Plan::slot_bytes)
+      .def_readonly("slots", &Plan::slots)
+      .def_readonly("barriers_at", &Plan::barriers_at)
+      .def_readonly("shared_bytes", &Plan::shared_bytes)
+      .def_readonly("padded_m", &Plan::padded_m)
+      .def_readonly("padded_n", &Plan::padded_n)
+      .def_readonly("blocks_m", &Plan::blocks_m)
+      .def_readonly("blocks_n", &Plan::blocks_n)
+      .def_readonly("blocks_group", &Plan::blocks_group)
+      .def_readonly("steps", &Plan::steps)
+      .def_readonly("steps_per_split", &Plan::steps_per_split)
+      .def_readonly("splits", &Plan::splits)
+      .def_readonly("sums", &Plan::sums)
+      .def_readonly("slice", &Plan::slice)
+      .def_readonly("items", &Plan::items)
+      .def_readonly("blocks", &Plan::blocks);
+}
+
 }  // namespace
 }  // namespace deconv
 
@@ -272,8 +328,9 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
-  py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan")
-      .def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
+  auto tensor_plan = py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan");
+  define_copies(tensor_plan);
+  tensor_plan.def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("run_blocks",
                              [](const HopperWeightTensorPlan& p) {
                                std::vector<int> blocks{p.tile.first};
@@ -281,30 +338,12 @@ PYBIND11_MODULE(_host_core, m) {
                                return blocks;
                              })
       .def_property_readonly("share", [](const HopperWeightTensorPlan& p) { return name(p.share); })
-      .def_property_readonly(
-          "axes",  // from the innermost on
-          [](const HopperWeightTensorPlan& p) {
-            return p.inner == HopperInner::kWidth ? "whn" : p.inner == HopperInner::kHeight ? "hwn" : "nwh";
-          })
-      .def_readonly("fold", &HopperWeightTensorPlan::fold)
-      .def_readonly("repack_x", &HopperWeightTensorPlan::repack_x)
-      .def_readonly("repack_y", &HopperWeightTensorPlan::repack_y)
-      .def_readonly("x_at", &HopperWeightTensorPlan::x_at)
-      .def_readonly("y_at", &HopperWeightTensorPlan::y_at)
-      .def_readonly("pixels", &HopperWeightTensorPlan::pixels)
-      .def_readonly("halo", &HopperWeightTensorPlan::halo)
-      .def_readonly("tiles", &HopperWeightTensorPlan::tiles)
       .def_readonly("octet_step", &HopperWeightTensorPlan::octet_step)
       .def_property_readonly("instruction_rows",
                              [](const HopperWeightTensorPlan& p) {
                                return std::vector<int>(p.instruction_row.begin(),
                                                        p.instruction_row.begin() + p.instructions);
                              })
-      .def_property_readonly("planes",
-                             [](const HopperWeightTensorPlan& p) {
-                               return std::vector<std::array<int16_t, 2>>(p.plane.begin(), p.plane.begin() + p.planes);
-                             })
-      .def_readonly("plane_step", &HopperWeightTensorPlan::plane_step)
       .def_property_readonly(
           "runs",  // of each group of taps: row, row step, tap, tap step, chunk, chunk step, count
           [](const HopperWeightTensorPlan& p) {
@@ -314,38 +353,25 @@ PYBIND11_MODULE(_host_core, m) {
               all[i / p.group_runs].push_back({r.row, r.row_step, r.tap, r.tap_step, r.chunk, r.chunk_step, r.count});
             }
             return all;
-          })
-      .def_property_readonly("boxes",  // of each group of taps: plane, chunk, shifts
-                             [](const HopperWeightTensorPlan& p) {
-                               std::vector<std::vector<std::array<int, 5>>> all(p.tap_groups);
-                               for (int g = 0; g < p.tap_groups; ++g) {
-                                 for (int i = p.first_box[g]; i < p.first_box[g + 1]; ++i) {
-                                   const HopperWeightBox& b = p.boxes[i];
-                                   all[g].push_back({b.plane, b.chunk, b.shift[0], b.shift[1], b.shift[2]});
-                                 }
+          });
+  auto turned_plan = py::class_<HopperWeightTurnedPlan>(m, "HopperWeightTurnedPlan");
+  define_copies(turned_plan);
+  turned_plan.def_property_readonly("warpgroups", [](const HopperWeightTurnedPlan& p) { return p.tile.warpgroups; })
+      .def_property_readonly("warp_taps", [](const HopperWeightTurnedPlan& p) { return p.tile.taps; })
+      .def_property_readonly("n", [](const HopperWeightTurnedPlan& p) { return p.tile.n; })
+      .def_readonly("parts", &HopperWeightTurnedPlan::parts)
+      .def_readonly("spread", &HopperWeightTurnedPlan::spread)
+      .def_readonly("tap_fold", &HopperWeightTurnedPlan::tap_fold)
+      .def_readonly("block_taps", &HopperWeightTurnedPlan::block_taps)
+      .def_readonly("octet_row", &HopperWeightTurnedPlan::octet_row)
+      .def_property_readonly("taps",  // of each group: row, tap
+                             [](const HopperWeightTurnedPlan& p) {
+                               std::vector<std::vector<std::array<int, 2>>> all(p.tap_groups);
+                               for (int i = 0; i < p.tap_groups * p.block_taps; ++i) {
+                                 all[i / p.block_taps].push_back({p.taps[i].row, p.taps[i].tap});
                                }
                                return all;
-                             })
-      .def_readonly("x_boxes", &HopperWeightTensorPlan::x_boxes)
-      .def_readonly("y_chunks", &HopperWeightTensorPlan::y_chunks)
-      .def_readonly("x_box_bytes", &HopperWeightTensorPlan::x_box_bytes)
-      .def_readonly("y_box_bytes", &HopperWeightTensorPlan::y_box_bytes)
-      .def_readonly("slot_bytes", &HopperWeightTensorPlan::slot_bytes)
-      .def_readonly("slots", &HopperWeightTensorPlan::slots)
-      .def_readonly("barriers_at", &HopperWeightTensorPlan::barriers_at)
-      .def_readonly("shared_bytes", &HopperWeightTensorPlan::shared_bytes)
-      .def_readonly("padded_m", &HopperWeightTensorPlan::padded_m)
-      .def_readonly("padded_n", &HopperWeightTensorPlan::padded_n)
-      .def_readonly("blocks_m", &HopperWeightTensorPlan::blocks_m)
-      .def_readonly("blocks_n", &HopperWeightTensorPlan::blocks_n)
-      .def_readonly("blocks_group", &HopperWeightTensorPlan::blocks_group)
-      .def_readonly("steps", &HopperWeightTensorPlan::steps)
-      .def_readonly("steps_per_split", &HopperWeightTensorPlan::steps_per_split)
-      .def_readonly("splits", &HopperWeightTensorPlan::splits)
-      .def_readonly("sums", &HopperWeightTensorPlan::sums)
-      .def_readonly("slice", &HopperWeightTensorPlan::slice)
-      .def_readonly("items", &HopperWeightTensorPlan::items)
-      .def_readonly("blocks", &HopperWeightTensorPlan::blocks);
+                             });
   py::class_<HopperWeightStripsPlan>(m, "HopperWeightStripsPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightStripsPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("columns", [](const HopperWeightStripsPlan& p) { return p.tile.columns; })
@@ -479,6 +505,8 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("stage_channel", &NarrowConvPlan::stage_channel)
       .def_readonly("source_pixels", &NarrowConvPlan::source_pixels)
       .def_readonly("source_pitch", &NarrowConvPlan::source_pitch)
+      .def_readonly("buffers", &NarrowConvPlan::buffers)
+      .def_readonly("quads", &NarrowConvPlan::quads)
       .def_readonly("passes_h", &NarrowConvPlan::passes_h)
       .def_readonly("passes_m", &NarrowConvPlan::passes_m)
       .def_readonly("tile_blocks", &NarrowConvPlan::tile_blocks)

@@ -7,6 +7,7 @@ namespace deconv {
 
 inline constexpr int kNarrowThreads = 256;
 inline constexpr int kNarrowWarps = kNarrowThreads / 32;
+inline constexpr int kNarrowBlocks = 2;  // of a multiprocessor, by their registers
 inline constexpr int kNarrowUnitBytes = 16;     // channels of one pixel that a product takes as half of its depth
 inline constexpr int kNarrowMaxPhases = 64;     // along one axis; the same bound for planes
 inline constexpr int kNarrowMaxPositions = 64;  // (plane, shift) pairs along one axis: bits of a word
@@ -35,6 +36,8 @@ struct NarrowConvPlan {
   int source_pitch = 1;            // from one unit to the next, in units
   int units = 1;    // of a pixel, staged at once
   int chunks = 1;   // such stages
+  bool quads = false;  // brought four columns at a time, given a base pointer of as many
+  int buffers = 2;     // stages in shared memory: one in use, the next one on its way
   int row_groups = 1;  // of row_tiles tiles
   int positions = 1;   // most (height, width) positions of a row group
   int steps = 1;       // most steps of two units of a row group and chunk

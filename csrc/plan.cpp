@@ -34,7 +34,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     has_hopper = plan.has_value();
     consider(std::move(plan));
     if (is_weight) {
-      for (const auto planner : {plan_hopper_weight_tensor, plan_hopper_weight_strips}) {
+      for (const auto planner : {plan_hopper_weight_tensor, plan_hopper_weight_turned, plan_hopper_weight_strips}) {
         plan = planner(problem, device, considered);
         has_hopper |= plan.has_value();
         consider(std::move(plan));
@@ -109,14 +109,17 @@ std::string describe_launch(const HopperWeightPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const HopperWeightTensorPlan& plan) {
+std::string describe_copies(const HopperWeightCopies& plan, int warpgroups) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads for " << plan.items
+  text << plan.blocks << " persistent blocks of " << 128 * (warpgroups + 1) << " threads for " << plan.items
        << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of "
        << plan.slot_bytes << " bytes, " << plan.planes << " planes of grad_output, " << plan.splits
        << (plan.splits > 1 ? " splits of the pixels" : " split") << (plan.sums ? ", sums added in order" : "");
   return text.str();
 }
+
+std::string describe_launch(const HopperWeightTensorPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
+std::string describe_launch(const HopperWeightTurnedPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
 
 std::string describe_launch(const HopperWeightStripsPlan& plan) {
   std::ostringstream text;
@@ -159,6 +162,7 @@ const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
+const char* family(const HopperWeightTurnedPlan&) { return "hopper"; }
 const char* family(const HopperWeightStripsPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const MmaWeightPlan&) { return "mma"; }

@@ -11,6 +11,7 @@
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
+#include "hopper_weight_turned_plan.h"
 #include "mma_plan.h"
 #include "narrow_plan.h"
 #include "planner_options.h"
@@ -31,8 +32,8 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan,
-               NarrowConvPlan>
+               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan,
+               MmaWeightPlan, NarrowConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -9,6 +9,7 @@
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
+#include "hopper_weight_turned_plan.h"
 #include "problem.h"
 
 namespace deconv {
@@ -20,6 +21,7 @@ struct Plan;
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
+std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
 std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
@@ -27,6 +29,8 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
+                                              std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);

@@ -31,8 +31,8 @@ struct Costs {
 constexpr Costs kCostsPixelRows{45, 0, 2.0, 0.63, 0, 1.3, 2270};    // 16-bit, pixels as rows
 constexpr Costs kCostsChannelRows{58, 0, 2.0, 0.63, 0, 1.3, 2270};  // 16-bit, channels as rows
 constexpr Costs kCostsFloat{43, 0.34, 1.8, 0.34, 1.0, 1.3, 2770};
-constexpr double kSplitShare = 2.8;  // three TF32 products, their operands split on the way; estimated
-constexpr double kTwoWarps = 1.2;  // how much quicker two warps bring a step
+constexpr double kSplitShare = 3.5;  // three TF32 products, their operands split on the way
+constexpr double kTwoWarps = 1.05;  // how much quicker two warps bring a step
 constexpr double kBlockCost = 6000;
 constexpr double kLaunchMs = 8e-3, kAddMsPerByte = 0.35e-9;
 

@@ -21,7 +21,9 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
 constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 11;
 constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
+constexpr double kQuadUnit = 0.16;                           // of a pixel
 constexpr double kCopyLatency = 440, kGatherLatency = 1750;  // of a stage, hidden by other blocks
+constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
 constexpr double kStageResult = 0.05, kStoreVector = 1.13, kStoreRun = 4.3;
 constexpr double kBlock = 2480, kPackWord = 1.95;
 constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
@@ -80,6 +82,7 @@ class Candidates {
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
     p.planes_h = std::max(h_.plane_count, 1), p.planes_w = std::max(w_.plane_count, 1);
     choose_pixels(p);
+    p.quads = takes_quads(p);
     const int64_t rows = int64_t{all_heights ? h_.actives : h_.actives > 0} * w_.actives * channels;
     if (rows > kMostRows) return std::nullopt;
     p.row_groups = static_cast<int>(std::max<int64_t>(1, ceil_div(rows, 16 * row_tiles)));
@@ -105,9 +108,10 @@ class Candidates {
                         kStep;
     const double multiply = rounds * kNarrowWarps * p.chunks * p.steps * step;
     const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
-    const double load = p.source_pixels * (kOffset + loads * p.units * p.chunks *
-                                                         (copies ? kCopyUnit : kGatherUnit + unit_ * kGatherLoad));
-    const double latency = loads * p.chunks * (copies ? kCopyLatency : kGatherLatency) / together;
+    const double unit = copies ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherLoad;
+    const double load = p.source_pixels * ((p.quads ? 0 : kOffset) + loads * p.units * p.chunks * unit);
+    const double latency = loads * p.chunks * (copies || p.quads ? kCopyLatency : kGatherLatency) *
+                           (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) / together;
     const double lines = pixels * (p.all_heights ? h_.geometry.phases() : 1);
     const double results = lines * w_.geometry.phases() * p.channels;
     const double runs = p.columns_adjacent ? lines / p.tile.w * p.channels
@@ -139,7 +143,16 @@ class Candidates {
     p.rows_h = p.tile.h + p.shifts_h - 1;
     p.rows_w = p.tile.w + p.shifts_w - 1;
     p.source_pixels = p.tile.n * p.planes_h * p.rows_h * p.planes_w * p.rows_w;
-    p.source_pitch = p.source_pixels | 1;
+    // Quads of four units and two neighbours then lie in different banks.
+    p.source_pitch = static_cast<int>(round_up(p.source_pixels - 1, 8) + 1);
+  }
+
+  // Columns are adjacent, and four of them never lie half inside the image.
+  bool takes_quads(const NarrowConvPlan& p) const {
+    const auto& [size, stride] = c_.source;
+    const auto fits = [](int64_t number) { return number % 4 == 0; };
+    return stride[3] == 1 && fits(size[3]) && fits(stride[0]) && fits(stride[1]) && fits(stride[2]) &&
+           w_.geometry.source_step() == 1 && p.planes_w == 1 && fits(p.tile.w);
   }
 
   // Most positions at which the phases of one row group have taps.
@@ -173,29 +186,33 @@ class Candidates {
     }
     stage = round_up(stage * element_, 16);
     if (stage > kMultiprocessorShared) return false;
-    for (int blocks = p.row_tiles == 4 || p.parts == 2 ? 2 : 3; blocks > 0; --blocks) {
-      const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
-      const auto fits = [&](int units) {
-        p.units = units;
-        p.chunks = static_cast<int>(ceil_div(all_units, units));
-        p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
-        const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
-        if (weights > room) return false;
-        p.source_at = static_cast<int>(weights);
-        p.stage_at = p.source_at + p.units * p.source_pitch * kNarrowUnitBytes;
-        const int64_t tables = p.stage_at + stage;
-        const int64_t all = tables + 4 * narrow_tables(p, h_, w_).total;
-        p.tables_at = static_cast<int>(tables);
-        p.shared_bytes = static_cast<int>(all);
-        return all <= room && p.steps < 1 << 15;
-      };
-      p.blocks_per_multiprocessor = blocks;
-      for (int chunks = 1; chunks <= all_units; chunks *= 2) {
-        int units = static_cast<int>(ceil_div(all_units, chunks));
-        if (chunks > 1) units = static_cast<int>(round_up(units, 2));
-        if (units < 2 && chunks > 1) break;
-        if (blocks > 1 && units < 4 && chunks > 1) break;
-        if (fits(units)) return true;
+    const bool ahead = p.quads || packs_along_channels(c_.source, c_.source_channels, unit_);
+    for (int buffers = ahead ? 2 : 1; buffers > 0; --buffers) {
+      for (int blocks = kNarrowBlocks; blocks > 0; --blocks) {
+        const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
+        const auto fits = [&](int units) {
+          p.buffers = buffers;
+          p.units = units;
+          p.chunks = static_cast<int>(ceil_div(all_units, units));
+          p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
+          const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
+          if (weights > room) return false;
+          p.source_at = static_cast<int>(weights);
+          p.stage_at = p.source_at + p.buffers * p.units * p.source_pitch * kNarrowUnitBytes;
+          const int64_t tables = p.stage_at + stage;
+          const int64_t all = tables + 4 * narrow_tables(p, h_, w_).total;
+          p.tables_at = static_cast<int>(tables);
+          p.shared_bytes = static_cast<int>(all);
+          return all <= room && p.steps < 1 << 15;
+        };
+        p.blocks_per_multiprocessor = blocks;
+        for (int chunks = 1; chunks <= all_units; chunks *= 2) {
+          int units = static_cast<int>(ceil_div(all_units, chunks));
+          if (chunks > 1) units = static_cast<int>(round_up(units, 2));
+          if (units < 2 && chunks > 1) break;
+          if (blocks > 1 && units < (p.quads ? 2 : 4) && chunks > 1) break;
+          if (fits(units)) return true;
+        }
       }
     }
     return false;

@@ -655,6 +655,19 @@ def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) 
     assert plan.barriers_at + 16 * plan.x_slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
 
 
+def _check_weight_reach(plan: Any, one: Case, plane: int, tap: int, reach: list[int]) -> None:
+    """A tap's first pixel, `reach` pixels of a plane from the tile's along plan.axes, is the one that it meets."""
+    kernel = dict(zip("hw", divmod(tap, one["k"][1]), strict=True))
+    for axis, pixels in zip(plan.axes, reach, strict=True):
+        if axis == "n":
+            assert pixels == 0
+            continue
+        at = "hw".index(axis)
+        step = plan.plane_step[at]
+        assert step == one["s"][at] or one[axis] == 1
+        assert plan.planes[plane][at] + pixels * step == kernel[axis] * one["d"][at] - one["p"][at]
+
+
 def _check_weight_runs(plan: Any, one: Case) -> None:
     """Every tap and tile of output channels is in one run, whose rows in shared memory are the pixels that it reads."""
     row = (1, plan.halo[0], plan.halo[0] * plan.halo[1])
@@ -675,17 +688,9 @@ def _check_weight_runs(plan: Any, one: Case) -> None:
                 box, inside = divmod(first + i * row_step, plan.y_box_bytes // 128)
                 plane, box_chunk, *shift = boxes[box]
                 places = (inside % plan.halo[0], inside // plan.halo[0] % plan.halo[1], inside // row[2])
-                kernel = dict(zip("hw", divmod(tap + i * tap_step, one["k"][1]), strict=True))
-                for a, axis in enumerate(plan.axes):
-                    assert places[a] + plan.pixels[a] <= plan.halo[a]
-                    reach = shift[a] + places[a]
-                    if axis == "n":
-                        assert reach == 0
-                        continue
-                    at = "hw".index(axis)
-                    step = plan.plane_step[at]
-                    assert step == one["s"][at] or one[axis] == 1
-                    assert plan.planes[plane][at] + reach * step == kernel[axis] * one["d"][at] - one["p"][at]
+                assert all(a + b <= c for a, b, c in zip(places, plan.pixels, plan.halo, strict=True))
+                reach = [a + b for a, b in zip(shift, places, strict=True)]
+                _check_weight_reach(plan, one, plane, tap + i * tap_step, reach)
                 assert box_chunk == chunk + i * chunk_step
                 found[(tap + i * tap_step, box_chunk)] += 1
     expected = set(itertools.product(range(one["k"][0] * one["k"][1]), range(plan.y_chunks)))
@@ -693,18 +698,19 @@ def _check_weight_runs(plan: Any, one: Case) -> None:
     assert set(found.values()) <= {1}
 
 
-def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
-    """Blocks cover channels, taps and pixels once; stages fit, and start where the swizzle does."""
-    assert dtype in ("float16", "bfloat16")
+def _check_weight_copies(plan: Any, one: Case, size: int, parts: int, most_pixels: int, workspace: int) -> None:
+    """Blocks cover channels and pixels once; stages fit, and start where the swizzle does; sums keep their limits."""
+    chunk = 128 // size
     m, n = one["ci"] // one["g"], one["co"] // one["g"]
-    assert plan.fold == 1 or max(m, n) * plan.fold <= 64
+    assert plan.fold == 1 or max(m, n) * plan.fold <= chunk
     assert plan.fold == 1 or plan.x_boxes == plan.y_chunks == 1
-    assert one["g"] == 1 or m % 8 == n % 8 == 0
+    assert one["g"] == 1 or m * size % 16 == n * size % 16 == 0
     _blocks_cover(plan.blocks_group, plan.fold, one["g"])
     if plan.fold == 1:
-        _blocks_cover(plan.blocks_m, 64 * plan.x_boxes, m)
-        _blocks_cover(plan.blocks_n, 64 * plan.y_chunks, n)
-        assert (plan.padded_m, plan.padded_n) == (plan.blocks_m * 64 * plan.x_boxes, plan.blocks_n * 64 * plan.y_chunks)
+        _blocks_cover(plan.blocks_m, chunk * plan.x_boxes, m)
+        _blocks_cover(plan.blocks_n, chunk * plan.y_chunks, n)
+        padded = (plan.blocks_m * chunk * plan.x_boxes, plan.blocks_n * chunk * plan.y_chunks)
+        assert (plan.padded_m, plan.padded_n) == padded
     else:
         assert (plan.blocks_m, plan.blocks_n, plan.padded_m, plan.padded_n) == (1, 1, m, n)
     steps = 1
@@ -713,16 +719,16 @@ def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace
         assert pixels <= halo <= 256
         steps *= tiles
     rows = plan.pixels[0] * plan.pixels[1] * plan.pixels[2]
-    assert rows == 16 * len(plan.instruction_rows)
     assert plan.steps == steps
     _blocks_cover(plan.splits, plan.steps_per_split, plan.steps)
-    assert plan.items == len(plan.runs) * plan.blocks_m * plan.blocks_n * plan.blocks_group * plan.splits
+    assert plan.items == len(plan.boxes) * plan.blocks_m * plan.blocks_n * plan.blocks_group * plan.splits
     assert 0 < plan.blocks <= plan.items
-    assert (plan.steps_per_split - 1) * rows < 1 << 16  # the sums of tensor cores stay short
+    assert (plan.steps_per_split - 1) * rows < most_pixels  # the sums of tensor cores stay short
     partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
     out = _result_size(one, "forward")
+    pack = 16 // size
     x_bytes, y_bytes = (
-        2 * one["g"] * -(-channels // 8) * 8 * plan.slice * h * w if repack else 0
+        size * one["g"] * -(-channels // pack) * pack * plan.slice * h * w if repack else 0
         for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
     )
     assert x_bytes + y_bytes <= core.REPACK_LIMIT
@@ -737,13 +743,57 @@ def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace
     assert plan.x_at % 256 == plan.y_at % 256 == 0
     assert plan.x_box_bytes == 128 * rows
     assert plan.y_box_bytes >= 128 * plan.halo[0] * plan.halo[1] * plan.halo[2]
-    assert plan.x_box_bytes % 1024 == plan.y_box_bytes % 1024 == plan.slot_bytes % 1024 == 0
-    boxes = max(len(group) for group in plan.boxes)
-    assert plan.x_boxes * plan.x_box_bytes + boxes * plan.y_box_bytes <= plan.slot_bytes
+    assert all(at % 1024 == 0 for at in (plan.x_box_bytes, plan.y_box_bytes, plan.y_boxes_at, plan.slot_bytes))
+    boxes = max(len(group) for group in plan.boxes) * plan.box_chunks
+    assert parts * plan.x_boxes * plan.x_box_bytes <= plan.y_boxes_at
+    assert plan.y_boxes_at + boxes * plan.y_box_bytes <= plan.slot_bytes
     assert plan.slots >= 2
     assert plan.slots * plan.slot_bytes <= plan.barriers_at
-    assert plan.barriers_at + 16 * plan.slots <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.barriers_at + 24 * plan.slots <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+
+
+def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
+    """Every tap and pixel is met once, in the order of the instructions."""
+    assert dtype in ("float16", "bfloat16")
+    _check_weight_copies(plan, one, 2, 1, 1 << 16, workspace)
+    assert plan.box_chunks == 1
+    assert plan.pixels[0] * plan.pixels[1] * plan.pixels[2] == 16 * len(plan.instruction_rows)
     _check_weight_runs(plan, one)
+
+
+def _check_hopper_weight_turned_plan(plan: Any, one: Case, dtype: str, allow_tf32: bool, workspace: int) -> None:
+    """Every tap is met once, by rows of grad_output that lie in the tap's box; octets of pixels are where they lie."""
+    assert dtype == "float32"
+    assert plan.parts == (1 if allow_tf32 else 2)
+    _check_weight_copies(plan, one, 4, plan.parts, 1 << 15 if allow_tf32 else 1 << 40, workspace)
+    assert plan.fold == 1
+    assert plan.x_boxes * 32 == plan.n
+    rows = 64 // plan.tap_fold  # output channels of a tap
+    assert rows * (plan.warpgroups if plan.spread else 1) <= 32 * plan.y_chunks
+    assert plan.tap_fold == 1 or not plan.spread or one["co"] // one["g"] <= rows
+    assert plan.y_chunks == plan.box_chunks
+    assert plan.block_taps == plan.warp_taps * plan.tap_fold * (1 if plan.spread else plan.warpgroups)
+    step = (1, plan.halo[0], plan.halo[0] * plan.halo[1])
+    pixels = list(itertools.product(*(range(extent) for extent in reversed(plan.pixels))))  # the innermost axis last
+    assert len(pixels) == 8 * len(plan.octet_row) == 32
+    for i, at in enumerate(pixels):
+        place = sum(p * r for p, r in zip(reversed(at), step, strict=True))
+        assert plan.octet_row[i // 8] + i % 8 == place
+    found: Counter[int] = Counter()
+    for taps, boxes in zip(plan.taps, plan.boxes, strict=True):
+        assert len(taps) == plan.block_taps
+        for row, tap in taps:
+            if tap < 0:
+                continue
+            found[tap] += 1
+            box, inside = divmod(row, plan.box_chunks * (plan.y_box_bytes // 128))
+            plane, chunk, *shift = boxes[box]
+            assert chunk == 0
+            places = (inside % plan.halo[0], inside // plan.halo[0] % plan.halo[1], inside // step[2])
+            _check_weight_reach(plan, one, plane, tap, [a + b for a, b in zip(shift, places, strict=True)])
+            assert all(a + b <= c for a, b, c in zip(places, plan.pixels, plan.halo, strict=True))
+    assert set(found) == set(range(one["k"][0] * one["k"][1]))
+    assert set(found.values()) == {1}
 
 
 def _strips_taps(plan: Any, one: Case) -> list[range]:
@@ -1064,8 +1114,12 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
     assert plan.units * (plan.chunks - 1) < units <= plan.units * plan.chunks
     assert 2 * plan.steps >= plan.positions * plan.units
     assert plan.source_at >= plan.row_groups * plan.chunks * plan.steps * plan.row_tiles * 512
-    assert plan.stage_at >= plan.source_at + plan.units * plan.source_pitch * 16
+    assert plan.buffers in (1, 2)
+    assert plan.stage_at >= plan.source_at + plan.buffers * plan.units * plan.source_pitch * 16
     assert plan.source_pitch >= plan.source_pixels
+    if plan.quads:  # lie inside the image or outside, and as many columns before the staged rows everywhere
+        assert source[3] % 4 == plan.tile[2] % 4 == 0
+        assert axes[1].planes() == 1
     images, lines = plan.tile[0], plan.tile[1] * heights
     line = plan.tile[2] * axes[1].phases()
     if plan.columns_adjacent:
@@ -1095,6 +1149,10 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     if isinstance(plan.tile, core.HopperWeightTensorPlan):
         assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
         _check_hopper_weight_tensor_plan(plan.tile, one, dtype, plan.workspace_bytes)
+        return
+    if isinstance(plan.tile, core.HopperWeightTurnedPlan):
+        assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
+        _check_hopper_weight_turned_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
         return
     if isinstance(plan.tile, core.HopperWeightStripsPlan):
         assert direction == "grad_weight"

@@ -1,65 +1,18 @@
-// Launcher of the Hopper family's grad_weight by tensor copies; one .cu file an element type instantiates it.
+// Launcher of the Hopper family's grad_weight of 16-bit elements by tensor copies; one .cu file an element type
+// instantiates it.
 #pragma once
 
-#include <algorithm>
-
 #include "../kernels/hopper/weight_tensor.cuh"
-#include "../repack_plan.h"
-#include "add_splits.cuh"
-#include "kernel_launch.cuh"
-#include "launchers.h"
-#include "repack.cuh"
-#include "weight_gradient.cuh"
-#include "weight_tensor_map.h"
+#include "hopper_weight_copies.cuh"
 
 namespace deconv {
-
-// `count` images from `first` on, or those that are left; described, not moved.
-inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
-  tensor.size[0] = std::min(count, tensor.size[0] - first);
-  return tensor;
-}
 
 template <class T>
 cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
                                         const Operands& operands, cudaStream_t stream) {
-  hopper::WeightTensorParams<T> params;
-  static_assert(sizeof(params) <= 4096, "a kernel's parameters");
-  set_weight_result<T>(params, problem, operands);
-  params.partial = plan.sums ? static_cast<float*>(operands.workspace) : nullptr;
-  const auto fits = [](int64_t stride) { return stride % 8 == 0; };
-  params.store_packs = params.result_n == 1 && fits(params.channels_n) && fits(params.result_m) &&
-                       fits(params.result_h) && fits(params.result_w) && is_aligned(params.result, 16);
-  params.plan = plan;
-  auto* const workspace = static_cast<unsigned char*>(operands.workspace);
-  const auto from_image = [](const Tensor4& tensor, const void* at, int64_t image) {
-    return static_cast<const T*>(at) + image * tensor.stride[0];
-  };
-  cudaError_t error = cudaSuccess;
-  for (int64_t first = 0; first < problem.batch; first += plan.slice) {
-    const Tensor4 x = images_of(problem.x, first, plan.slice), y = images_of(problem.y, first, plan.slice);
-    const T *const x_at = from_image(x, operands.x, first), *const y_at = from_image(y, operands.y, first);
-    // The operands as the tensor copies see them.
-    Problem seen = problem;
-    seen.x = plan.repack_x ? repacked(x, problem.groups, problem.dtype) : x;
-    seen.y = plan.repack_y ? repacked(y, problem.groups, problem.dtype) : y;
-    T* const x_repacked = reinterpret_cast<T*>(workspace + plan.x_at);
-    T* const y_repacked = reinterpret_cast<T*>(workspace + plan.y_at);
-    const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y ? y_repacked : y_at;
-    // A pointer or a driver that refuses a tensor map leaves the kernel that loads by threads.
-    if (!is_aligned(x_seen, 16) || !is_aligned(y_seen, 16) ||
-        !encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) {
-      return launch_hopper_weight<T, 1>(problem, plan.gathered, operands, stream);
-    }
-    if (plan.repack_x) {
-      error = launch_repack<T>(x, problem.groups, seen.x, x_at, x_repacked, stream, Start::kAfter);
-    }
-    if (plan.repack_y && error == cudaSuccess) {
-      error = launch_repack<T>(y, problem.groups, seen.y, y_at, y_repacked, stream, Start::kAfter);
-    }
-    if (error != cudaSuccess) return error;
-    params.adds = first > 0;
-    error = cudaErrorInvalidValue;
+  using Params = hopper::WeightTensorParams<T>;
+  return launch_hopper_weight_copies<T, 1, Params>(problem, plan, operands, stream, [&](const Params& params) {
+    cudaError_t error = cudaErrorInvalidValue;
 #define DECONV_HOPPER_TILE(WARPGROUPS, FIRST, SECOND)                                                             \
   if (plan.tile.warpgroups == WARPGROUPS && plan.tile.first == FIRST && plan.tile.second == SECOND) {             \
     using Config = hopper::WeightTensorConfig<T, WARPGROUPS, FIRST, SECOND>;                                      \
@@ -74,10 +27,8 @@ cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeig
     DECONV_HOPPER_TILE(2, 3, 2)
     DECONV_HOPPER_TILE(2, 2, 0)
 #undef DECONV_HOPPER_TILE
-    if (error != cudaSuccess) return error;
-  }
-  if (!plan.sums) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+    return error;
+  });
 }
 
 }  // namespace deconv

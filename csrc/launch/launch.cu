@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "launchers.h"
 
 namespace deconv {
@@ -36,6 +38,10 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   }
   if (const auto* tile = std::get_if<HopperWeightTensorPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 2) return launch_hopper_weight_tensor<T>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
+  if (const auto* tile = std::get_if<HopperWeightTurnedPlan>(&plan.tile)) {
+    if constexpr (std::is_same_v<T, float>) return launch_hopper_weight_turned(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<HopperWeightStripsPlan>(&plan.tile)) {

@@ -41,6 +41,10 @@ cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& p
   constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));
   p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
                     is_aligned(p.source, kNarrowUnitBytes);
+  p.quad_lead = (plan.origin_w % 4 + 4) % 4;
+  const int row_quads = (p.quad_lead + plan.rows_w + 3) / 4;
+  p.by_row_quads = divide_by(row_quads);
+  p.quads = plan.units * plan.tile.n * plan.planes_h * plan.rows_h * row_quads;
   p.vector_result = is_aligned(p.result, 16) ? narrow_vector_result(problem, plan) : 1;
   return cudaSuccess;
 }
@@ -54,10 +58,19 @@ cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& pla
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, kNarrowThreads, plan.shared_bytes, stream, params);
   };
+  using narrow_family::conv_kernel;
+  using narrow_family::ConvConfig;
+  const bool quads = plan.quads && is_aligned(params.source, 4 * sizeof(T));
   switch (plan.row_tiles) {
-    case 1: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 1, kParts>>);
-    case 2: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 2, kParts>>);
-    case 4: return launch_with(narrow_family::conv_kernel<narrow_family::ConvConfig<T, 4, kParts>>);
+    case 1:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 1, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 1, kParts, false>>);
+    case 2:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 2, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 2, kParts, false>>);
+    case 4:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 4, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 4, kParts, false>>);
   }
   return cudaErrorInvalidValue;
 }

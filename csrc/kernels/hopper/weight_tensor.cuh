@@ -13,24 +13,13 @@
 #pragma once
 
 #include "../../hopper_weight_tensor_plan.h"
-#include "../primitives.cuh"
-#include "async.cuh"
+#include "weight_copies.cuh"
 #include "wgmma.cuh"
 
 namespace deconv::hopper {
 
 template <class T>
-struct WeightTensorParams {
-  CUtensorMap x_map;  // (channel, then the axes from the innermost on)
-  CUtensorMap y_map[kHopperWeightPlanes];
-  T* result;  // (groups * channels_m, channels_n, kernel height, kernel width)
-  float* partial;  // (splits, groups, taps, m, n), m and n padded; null unless plan.sums
-  int64_t result_m, result_n, result_h, result_w;
-  int channels_m, channels_n, groups, kernel_h, kernel_w;
-  bool store_packs;  // eight neighbouring output channels at once
-  bool adds;  // to the partial sums of the images before
-  HopperWeightTensorPlan plan;
-};
+using WeightTensorParams = WeightCopiesParams<T, HopperWeightTensorPlan>;
 
 template <class T, int kWarpgroups_, int kFirst_, int kSecond_>
 struct WeightTensorConfig {
@@ -75,73 +64,14 @@ class WeightTensorBlock {
   }
 
  private:
-  // What a block computes at a time: a tile of input channels, output channels and taps, over a range of pixels.
-  struct Item {
-    int tap_group, n, m;  // n, m: first channels within the group
-    int group, split;
-    int64_t begin;
-    int steps;
-  };
-  __device__ __forceinline__ Item find_item(unsigned index) const {
-    const auto take = [&](unsigned count) {
-      const unsigned quotient = index / count, digit = index - quotient * count;
-      index = quotient;
-      return static_cast<int>(digit);
-    };
-    Item item;
-    item.tap_group = take(plan.tap_groups);
-    item.n = take(plan.blocks_n) * plan.y_chunks * kHopperWeightChannels;
-    item.m = take(plan.blocks_m) * plan.x_boxes * kHopperWeightChannels;
-    item.group = take(plan.blocks_group) * plan.fold;
-    item.split = static_cast<int>(index);
-    item.begin = item.split * plan.steps_per_split;
-    item.steps = static_cast<int>(min(plan.steps_per_split, plan.steps - item.begin));
-    return item;
-  }
+  using Item = WeightItem;
 
   __device__ __forceinline__ void bring() const {
     Ring ring = ring_;
-    for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) bring_item(find_item(index), ring);
+    for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) {
+      bring_weight_item(p, find_weight_item(p, index), ring, shared_);
+    }
     start_dependents();
-  }
-
-  // One thread asks for every tile of pixels, as soon as its slot is free.
-  __device__ __forceinline__ void bring_item(const Item& item, Ring& ring) const {
-    const int first_box = plan.first_box[item.tap_group], last_box = plan.first_box[item.tap_group + 1];
-    const int box_rows = plan.halo[0] * plan.halo[1] * plan.halo[2];
-    const uint32_t bytes = plan.x_boxes * plan.x_box_bytes + (last_box - first_box) * box_rows * kHopperRowBytes;
-    const int m = item.group * p.channels_m + item.m, n = item.group * p.channels_n + item.n;
-    int64_t rest = item.begin;
-    int tile[3];
-#pragma unroll
-    for (int a = 0; a < 3; ++a) {
-      const int64_t quotient = rest / plan.tiles[a];
-      tile[a] = static_cast<int>(rest - quotient * plan.tiles[a]);
-      rest = quotient;
-    }
-    for (int step = 0; step < item.steps; ++step) {
-      const int c0 = tile[0] * plan.pixels[0], c1 = tile[1] * plan.pixels[1], c2 = tile[2] * plan.pixels[2];
-      const uint32_t full = ring.full_barrier(), slot = shared_ + ring.slot * plan.slot_bytes;
-      ring.wait_empty();
-      barrier_arrive_expecting(full, bytes);
-      for (int i = 0; i < plan.x_boxes; ++i) {
-        copy_tensor(slot + i * plan.x_box_bytes, &p.x_map, full, m + i * kHopperWeightChannels, c0, c1, c2);
-      }
-      uint32_t to = slot + plan.x_boxes * plan.x_box_bytes;
-      for (int i = first_box; i < last_box; ++i, to += plan.y_box_bytes) {
-        const HopperWeightBox& box = plan.boxes[i];
-        copy_tensor(to, &p.y_map[box.plane], full, n + box.chunk * kHopperWeightChannels, c0 + box.shift[0],
-                    c1 + box.shift[1], c2 + box.shift[2]);
-      }
-      ring.advance();
-      if (++tile[0] == plan.tiles[0]) {
-        tile[0] = 0;
-        if (++tile[1] == plan.tiles[1]) {
-          tile[1] = 0;
-          ++tile[2];
-        }
-      }
-    }
   }
 
   __device__ __forceinline__ static uint64_t join(uint32_t low, uint32_t high) {
@@ -149,14 +79,14 @@ class WeightTensorBlock {
   }
   // The lower half of a run's descriptor in the first slot.
   __device__ __forceinline__ uint32_t operand_b(const HopperWeightRun& run) const {
-    const uint32_t address = shared_ + plan.x_boxes * plan.x_box_bytes + run.row * kHopperRowBytes;
+    const uint32_t address = shared_ + plan.y_boxes_at + run.row * kHopperRowBytes;
     return static_cast<uint32_t>(tile_descriptor_mn(address, run.row_step * kHopperRowBytes));
   }
 
   __device__ __forceinline__ void multiply(int warpgroup, int warp) const {
     Ring ring = ring_;
     for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) {
-      multiply_item(find_item(index), ring, warpgroup, warp);
+      multiply_item(find_weight_item(p, index), ring, warpgroup, warp);
     }
   }
 

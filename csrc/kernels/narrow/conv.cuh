@@ -6,12 +6,15 @@
 //
 // A block keeps the weights of one *pass* (group, channels m, one or all phases of the height, all of the width) in
 // shared memory, as the tensor cores want them, and walks over tiles of pixels:
-//   source tile and halo -> shared memory, [unit][image, plane, row][plane, column][16 bytes];
+//   source tile and halo -> shared memory, [unit][image, plane, row][plane, column][16 bytes], some units at a time:
+//   while the tensor cores work on these, the next are on their way;
 //   each warp: row_tiles tiles of rows x 8 * kPixelTiles pixels, over the positions that these rows have taps at;
 //   sums + bias -> shared memory, phases interleaved as in the result, bias alone where a phase has no tap;
 //   whole lines -> result.
 // Sums that are not finite are computed again, tap by tap: a zero weight must not meet Inf.
 #pragma once
+
+#include <type_traits>
 
 #include "../tensor_core.cuh"
 #include "params.cuh"
@@ -65,6 +68,7 @@ class ConvBlock {
   using T = typename Config::Element;
   static constexpr int kRowTiles = Config::kRowTiles, kPixelTiles = Config::kPixelTiles, kUnit = Config::kUnit;
   static constexpr int kRows = 16 * kRowTiles, kPixels = 8 * kPixelTiles;
+  static constexpr bool kQuads = Config::kQuads;
 
  public:
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
@@ -101,28 +105,34 @@ class ConvBlock {
   __device__ __forceinline__ void run() {
     prepare();
     const int tiles = plan.tiles.n * plan.tiles.h * plan.tiles.w;
+    int buffer = 0;
+    if (plan.buffers == 2 && row_groups > 0 && first_tile < tiles) bring(first_tile, 0, buffer);
     for (int tile = first_tile; tile < tiles; tile += plan.tile_blocks) {
-      const int line = p.by_tiles_w.quotient(tile), n = p.by_tiles_h.quotient(line);
-      tile_w = (tile - line * plan.tiles.w) * plan.tile.w;
-      tile_h = (line - n * plan.tiles.h) * plan.tile.h;
-      tile_n = n * plan.tile.n;
-      if (row_groups > 0) compute_tile();
+      if (row_groups > 0) compute_tile(tile, tile + plan.tile_blocks < tiles, buffer);
       __syncthreads();
-      store_tile();
+      store_tile(place_tile(tile));
     }
   }
 
  private:
+  // The first pixel of a tile, and its first image.
+  struct Tile {
+    int n, h, w;
+  };
+  __device__ __forceinline__ Tile place_tile(int index) const {
+    const int line = p.by_tiles_w.quotient(index), n = p.by_tiles_h.quotient(line);
+    return {n * plan.tile.n, (line - n * plan.tiles.h) * plan.tile.h, (index - line * plan.tiles.w) * plan.tile.w};
+  }
+
   const ConvParams<T>& p;
   const NarrowConvPlan& plan;
   uint4* weights;  // shared: [row group][chunk][step][row tile][lane], a lane's operand
-  uint4* source;  // shared: [unit][source_pitch]
+  uint4* source;  // shared: [buffer][unit][source_pitch]
   T* stage;  // shared: results, in runs as in memory
   int* tables;  // shared
   const int warp, lane;
   int group, first_m, pass_h, heights, rows, row_groups, first_tile;
   int warps_n, warp_m, warp_pixel;
-  int tile_n, tile_h, tile_w;
   uint32_t from[kPixelTiles / 2];  // shared: a lane's rows of the matrices: both units of 8 pixels, then of the next 8
 
   // --- once a block: tables, weights, bias ---
@@ -277,36 +287,152 @@ class ConvBlock {
 
   // --- each tile ---
 
-  __device__ __forceinline__ void compute_tile() {
-    find_offsets();
+  // With two buffers it starts with the tile's first units brought, or on their way, and leaves with the next tile's.
+  __device__ __forceinline__ void compute_tile(int tile, bool more, int& buffer) {
     for (int first = 0; first < row_groups; first += plan.warps_m) {
       float sums[kRowTiles][kPixelTiles][4] = {};
       for (int chunk = 0; chunk < plan.chunks; ++chunk) {
         if (first == 0 || plan.chunks > 1) {
-          __syncthreads();
-          if (p.vector_source) {
-            copy_source(chunk);
-          } else {
-            gather_source(chunk);
+          if (plan.buffers == 1) {
+            __syncthreads();
+            bring(tile, chunk, buffer);
           }
-          __syncthreads();
+          copy_wait_all();
+          __syncthreads();  // the units have come, and those before are done with
         }
-        if (first + warp_m < row_groups) multiply(sums, first + warp_m, chunk);
+        const bool last = first + plan.warps_m >= row_groups && chunk + 1 == plan.chunks;
+        const bool brings = plan.buffers == 2 && (last ? more : plan.chunks > 1);
+        const int next_chunk = chunk + 1 == plan.chunks ? 0 : chunk + 1;
+        const int next_tile = last ? tile + plan.tile_blocks : tile;
+        if (brings && last) enter_tile(next_tile);
+        Ahead ahead;
+        if (brings) start(ahead, next_tile, next_chunk, 1 - buffer);
+        if (first + warp_m < row_groups) multiply(sums, first + warp_m, chunk, buffer);
+        if (!brings) continue;
+        finish(ahead, next_tile, next_chunk, 1 - buffer);
+        buffer = 1 - buffer;
       }
-      if (first + warp_m < row_groups) stage_results(sums, first + warp_m);
+      if (first + warp_m < row_groups) stage_results(sums, first + warp_m, tile);
+    }
+  }
+
+  __device__ __forceinline__ void bring(int tile, int chunk, int buffer) {
+    if (chunk == 0) enter_tile(tile);
+    if constexpr (kQuads) {
+      load_quads(0, tile, chunk, buffer);
+    } else {
+      Ahead ahead;
+      start(ahead, tile, chunk, buffer);
+    }
+  }
+
+  // Before anything of a tile is asked for; nobody needs the offsets of the one before any more.
+  __device__ __forceinline__ void enter_tile(int tile) {
+    if constexpr (!kQuads) {
+      find_offsets(place_tile(tile));
+      __syncthreads();
+    }
+  }
+
+  // Some units of a tile into a buffer: `start` asks for them, `finish` writes what has come into registers.
+  struct Ahead;
+  __device__ __forceinline__ void start(Ahead& ahead, int tile, int chunk, int buffer) {
+    if constexpr (kQuads) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        ahead.quad[i] = load_quad(threadIdx.x + i * kNarrowThreads, place_tile(tile), chunk, buffer);
+    } else if (p.vector_source) {
+      copy_source(chunk, buffer);
+    } else {
+      gather_source(chunk, buffer);
+    }
+  }
+  __device__ __forceinline__ void finish(const Ahead& ahead, int tile, int chunk, int buffer) {
+    if constexpr (kQuads) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) store_quad(ahead.quad[i]);
+      load_quads(kAhead, tile, chunk, buffer);
+    }
+  }
+  // This thread's, those before `begin` left out.
+  __device__ __forceinline__ void load_quads(int begin, int tile, int chunk, int buffer) const {
+#pragma unroll 1
+    for (int item = threadIdx.x + begin * kNarrowThreads; item < p.quads; item += kNarrowThreads) {
+      store_quad(load_quad(item, place_tile(tile), chunk, buffer));
+    }
+  }
+  __device__ __forceinline__ uint4* source_of(int buffer) const {
+    return source + buffer * plan.units * plan.source_pitch;
+  }
+
+  // Four neighbouring columns of the channels of a unit, from a multiple of four on: columns are adjacent in memory.
+  static constexpr int kAhead = kRowTiles == 1 ? 3 : kRowTiles == 2 ? 2 : 1;  // as registers allow
+  static constexpr int kQuadWords = sizeof(T);  // of 4 bytes, of one channel
+  struct Quad {
+    uint32_t word[kUnit][kQuadWords];
+    uint4* to;  // its first column
+    int column;  // of the staged row; as many before it are not wanted if negative
+  };
+  struct NoQuads {};
+  struct Ahead {
+    std::conditional_t<kQuads, Quad[kAhead], NoQuads> quad;
+  };
+  __device__ __forceinline__ Quad load_quad(int item, const Tile& tile, int chunk, int buffer) const {
+    Quad quad;
+    const int rest = p.by_units.quotient(item), unit = item - rest * plan.units;
+    const int line = p.by_row_quads.quotient(rest), of_line = rest - line * static_cast<int>(p.by_row_quads.divisor);
+    const int image = p.by_lines.quotient(line), row = line - image * plan.planes_h * plan.rows_h;
+    const int slot_h = row / plan.rows_h;
+    quad.column = item < p.quads ? 4 * of_line - p.quad_lead : plan.rows_w;
+    quad.to = source_of(buffer) + unit * plan.source_pitch + line * plan.rows_w + quad.column;
+    const int n = tile.n + image, w = tile.w + plan.origin_w + quad.column;
+    const int h = coordinate(0, slot_h, tile.h + plan.origin_h + row - slot_h * plan.rows_h);
+    const int c = (chunk * plan.units + unit) * kUnit;
+    const bool inside = item < p.quads && n < p.batch && h >= 0 && h < p.axis[0].source_size && w >= 0 &&
+                        w < p.axis[1].source_size;
+    const int channels = inside ? p.source_channels - c : 0;
+    const T* from = source_channel(c) + (inside ? n * p.source_n + h * p.source_h + w : 0);
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i, from += p.source_c) {
+      if constexpr (kQuadWords == 4) {
+        const uint4 v = i < channels ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+        quad.word[i][0] = v.x, quad.word[i][1] = v.y, quad.word[i][2] = v.z, quad.word[i][3] = v.w;
+      } else {
+        const uint2 v = i < channels ? __ldg(reinterpret_cast<const uint2*>(from)) : make_uint2(0, 0);
+        quad.word[i][0] = v.x, quad.word[i][1] = v.y;
+      }
+    }
+    return quad;
+  }
+  __device__ __forceinline__ void store_quad(const Quad& quad) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t word[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if constexpr (kQuadWords == 4) {
+          // Here rather than at each of the products that read it.
+          word[k] = Config::kParts == 1 ? round_to_tf32(quad.word[k][i]) : quad.word[k][i];
+        } else {  // the lower or the upper halves of two channels
+          word[k] = __byte_perm(quad.word[2 * k][i / 2], quad.word[2 * k + 1][i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+        }
+      }
+      if (quad.column + i >= 0 && quad.column + i < plan.rows_w) {
+        quad.to[i] = make_uint4(word[0], word[1], word[2], word[3]);
+      }
     }
   }
 
   // Source offsets of the tile's pixels, -1 outside the image.
-  __device__ __forceinline__ void find_offsets() {
+  __device__ __forceinline__ void find_offsets(const Tile& tile) {
     const int line_length = plan.planes_w * plan.rows_w, lines = plan.planes_h * plan.rows_h;
     for (int e = threadIdx.x; e < plan.source_pixels; e += kNarrowThreads) {
       const int line = p.by_line.quotient(e), column = e - line * line_length;
       const int image = p.by_lines.quotient(line), row = line - image * lines;
       const int slot_w = p.by_row_w.quotient(column), slot_h = row / plan.rows_h;
-      const int n = tile_n + image;
-      const int h = coordinate(0, slot_h, tile_h + plan.origin_h + row - slot_h * plan.rows_h);
-      const int w = coordinate(1, slot_w, tile_w + plan.origin_w + column - slot_w * plan.rows_w);
+      const int n = tile.n + image;
+      const int h = coordinate(0, slot_h, tile.h + plan.origin_h + row - slot_h * plan.rows_h);
+      const int w = coordinate(1, slot_w, tile.w + plan.origin_w + column - slot_w * plan.rows_w);
       const bool inside = n < p.batch && h >= 0 && h < p.axis[0].source_size && w >= 0 && w < p.axis[1].source_size;
       tables[p.at.offsets + e] = inside ? static_cast<int>(n * p.source_n + h * p.source_h + w * p.source_w) : -1;
     }
@@ -321,19 +447,18 @@ class ConvBlock {
   }
 
   // Channels lie next to each other and every pixel starts at a multiple of 16 bytes.
-  __device__ __forceinline__ void copy_source(int chunk) {
+  __device__ __forceinline__ void copy_source(int chunk, int buffer) {
     const int first = chunk * plan.units;
     for (int e = threadIdx.x; e < plan.source_pixels * plan.units; e += kNarrowThreads) {
       const int pixel = p.by_units.quotient(e), unit = e - pixel * plan.units, c = (first + unit) * kUnit;
       const int offset = tables[p.at.offsets + pixel];
       const bool inside = offset >= 0 && c < p.source_channels;
-      copy_16(shared_address(source + unit * plan.source_pitch + pixel), inside ? source_channel(c) + offset : p.source,
-              inside ? 16 : 0);
+      copy_16(shared_address(source_of(buffer) + unit * plan.source_pitch + pixel),
+              inside ? source_channel(c) + offset : p.source, inside ? 16 : 0);
     }
-    copy_wait_all();
   }
 
-  __device__ __forceinline__ void gather_source(int chunk) {
+  __device__ __forceinline__ void gather_source(int chunk, int buffer) {
     for (int unit = 0; unit < plan.units; ++unit) {
       const int c = (chunk * plan.units + unit) * kUnit;
       const T* from = source_channel(c);
@@ -345,18 +470,20 @@ class ConvBlock {
         for (int i = 0; i < kUnit; ++i) {
           if (offset >= 0 && c + i < p.source_channels) values.value[i] = from[offset + i * p.source_c];
         }
-        source[unit * plan.source_pitch + pixel] = *reinterpret_cast<const uint4*>(&values);
+        source_of(buffer)[unit * plan.source_pitch + pixel] = *reinterpret_cast<const uint4*>(&values);
       }
     }
   }
 
-  __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kPixelTiles][4], int row_group, int chunk) {
+  __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kPixelTiles][4], int row_group, int chunk,
+                                           int buffer) {
     const int* unit = tables + p.at.units + row_group * 2 * plan.steps + lane / 8 % 2;
     const uint4* weight = weights + (row_group * plan.chunks + chunk) * plan.steps * kRowTiles * 32 + lane;
     const int steps = tables[p.at.steps + row_group] & 0xffff;
-#pragma unroll 1
+    const int of_buffer = buffer * plan.units * plan.source_pitch * kNarrowUnitBytes;
+#pragma unroll(Config::kParts == 1 ? 2 : 1)
     for (int step = 0; step < steps; ++step) {
-      const int offset = unit[2 * step];
+      const int offset = unit[2 * step] + of_buffer;
       uint32_t pixels[kPixelTiles / 2][4];
 #pragma unroll
       for (int i = 0; i < kPixelTiles / 2; ++i) load_matrices(pixels[i], from[i] + offset);
@@ -387,7 +514,7 @@ class ConvBlock {
       multiply_add<T>(step, high, high_part(b0), high_part(b1));
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[i] += step[i];
-    } else if constexpr (sizeof(T) == 4) {
+    } else if constexpr (sizeof(T) == 4 && !kQuads) {
       multiply_add<T>(sum, a, round_to_tf32(b0), round_to_tf32(b1));
     } else {
       multiply_add<T>(sum, a, b0, b1);
@@ -395,7 +522,8 @@ class ConvBlock {
   }
 
   // A lane holds two neighbouring pixels of rows lane / 4 and lane / 4 + 8.
-  __device__ __forceinline__ void stage_results(const float (&sums)[kRowTiles][kPixelTiles][4], int row_group) {
+  __device__ __forceinline__ void stage_results(const float (&sums)[kRowTiles][kPixelTiles][4], int row_group,
+                                                int tile) {
     float nothing = 0;  // NaN from the first sum on that is not finite
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -417,16 +545,17 @@ class ConvBlock {
       }
     }
     if (__any_sync(0xffffffffu, !(nothing == 0))) {
-      repair(p, tables, stage, row_group * kRows, kRows, warp_pixel, kPixels, group, first_m, tile_n, tile_h, tile_w);
+      const Tile at = place_tile(tile);
+      repair(p, tables, stage, row_group * kRows, kRows, warp_pixel, kPixels, group, first_m, at.n, at.h, at.w);
     }
   }
 
   // --- staged results to memory, in runs of adjacent elements ---
 
-  __device__ __forceinline__ void store_tile() {
+  __device__ __forceinline__ void store_tile(const Tile& tile) {
     const int step_w = p.axis[1].phases(), step_h = p.axis[0].result_step();
     const int line_w = plan.tile.w * step_w, lines = plan.tile.h * staged_heights();
-    const int first_w = tile_w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
+    const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
     // Runs: (image, channel, line) of columns, (image, line) of pixels or (image, line, pixel) of channels.
     const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
     const int length = by_pixel ? channels() : plan.whole_lines ? columns * plan.channels : columns;
@@ -434,17 +563,17 @@ class ConvBlock {
     int lanes = 32;
     while (lanes > 1 && lanes / 2 >= vectors) lanes /= 2;
     const int middle = plan.columns_adjacent ? plan.channels : 1, inner = by_pixel ? line_w : 1;
-    const int runs = min(plan.tile.n, p.batch - tile_n) * middle * lines * inner;
+    const int runs = min(plan.tile.n, p.batch - tile.n) * middle * lines * inner;
     for (int run = threadIdx.x / lanes; run < runs; run += kNarrowThreads / lanes) {
       const int outer = by_pixel ? p.by_line_w.quotient(run) : run, x = run - outer * inner;
       const int plane = p.by_staged_lines.quotient(outer), line = outer - plane * lines;
       const int n = plan.columns_adjacent ? p.by_channels.quotient(plane) : plane, m = plane - n * middle;
       const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
-      const int h = (tile_h + q) * step_h + (plan.all_heights ? line - q * staged_heights() : pass_h);
+      const int h = (tile.h + q) * step_h + (plan.all_heights ? line - q * staged_heights() : pass_h);
       if (h >= p.axis[0].result_size || m >= channels() || x >= columns) continue;
       const T* from = stage + (plan.columns_adjacent ? (n * plan.channels + m) * plan.stage_channel + line * line_w
                                                      : ((n * lines + line) * line_w + x) * plan.stage_channel);
-      T* to = p.result + (tile_n + n) * p.result_n + (first_channel() + m) * p.result_m + h * p.result_h +
+      T* to = p.result + (tile.n + n) * p.result_n + (first_channel() + m) * p.result_m + h * p.result_h +
               (first_w + x) * p.result_w;
       switch (p.vector_result * sizeof(T)) {
         case 16: copy_run<16>(from, to, vectors, lanes); break;
@@ -465,7 +594,7 @@ class ConvBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kNarrowThreads, Config::kBlocks)
+__global__ void __launch_bounds__(kNarrowThreads, kNarrowBlocks)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared[];

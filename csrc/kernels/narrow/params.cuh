@@ -28,20 +28,22 @@ struct ConvParams {
   int actives[2];
   Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_line_w, by_staged_lines,
       by_heights;
+  Divisor by_row_quads;  // quads of a staged row
+  int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
   bool vector_source;  // 16-byte copies along the channels
   int vector_result;   // elements of one store
   NarrowConvPlan plan;
   NarrowTables at;
 };
 
-template <class T, int kRowTiles_, int kParts_>
+template <class T, int kRowTiles_, int kParts_, bool kQuads_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kPixelTiles = narrow_pixel_tiles(kRowTiles);
   static constexpr int kParts = kParts_;
   static constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kBlocks = kRowTiles == 4 || kParts == 2 ? 2 : 3;         // of a multiprocessor, by registers
+  static constexpr bool kQuads = kQuads_;  // the source comes four columns at a time
 };
 
 }  // namespace deconv::narrow_family

@@ -3,14 +3,14 @@
 
 #include <cuda.h>
 
-#include "../hopper_weight_tensor_plan.h"
+#include "../hopper_weight_copies.h"
 #include "../problem.h"
 
 namespace deconv {
 
 // The input's map and one for each of the plan's planes of grad_output, the tensors at `x` and `y`. False if the driver
 // has no tensor maps or refuses these tensors.
-bool encode_weight_maps(const Problem& problem, const HopperWeightTensorPlan& plan, const void* x, const void* y,
+bool encode_weight_maps(const Problem& problem, const HopperWeightCopies& plan, const void* x, const void* y,
                         CUtensorMap* x_map, CUtensorMap* y_maps);
 
 }  // namespace deconv

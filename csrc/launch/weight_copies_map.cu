@@ -1,15 +1,15 @@
-#include "weight_tensor_map.h"
+#include "weight_copies_map.h"
 
 #include "tensor_map.h"
 
 namespace deconv {
 namespace {
 
-// Every step[a]-th pixel from start[a] on (height, width) of a tensor; boxes of 64 channels of `box` pixels.
-bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4& tensor,
-                  const HopperWeightTensorPlan& plan, const std::array<int, 3>& box_pixels, const int64_t (&start)[2],
-                  const int64_t (&step)[2], const void* base, CUtensorMap* map) {
-  constexpr int64_t kSize = 2;
+// Every step[a]-th pixel from start[a] on (height, width) of a tensor; boxes of 128 bytes of channels of `box` pixels.
+bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4& tensor, const HopperWeightCopies& plan,
+                  const std::array<int, 3>& box_pixels, const int64_t (&start)[2], const int64_t (&step)[2],
+                  const void* base, CUtensorMap* map) {
+  const int64_t size = element_size(problem.dtype);
   struct Dimension {
     int64_t size, stride;  // elements
   };
@@ -22,25 +22,27 @@ bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4&
                           : plan.inner == HopperInner::kBatch ? by_batch
                                                               : by_width;
   cuuint64_t sizes[4] = {static_cast<cuuint64_t>(tensor.size[1])}, strides[3];
-  cuuint32_t box[4] = {kHopperWeightChannels};
+  cuuint32_t box[4] = {static_cast<cuuint32_t>(kHopperRowBytes / size)};
   for (int a = 0; a < 3; ++a) {
     sizes[a + 1] = static_cast<cuuint64_t>(axes[a].size);
     // The stride of an axis with one pixel says nothing, and may be anything.
-    strides[a] = static_cast<cuuint64_t>(axes[a].size == 1 ? 16 : axes[a].stride * kSize);
+    strides[a] = static_cast<cuuint64_t>(axes[a].size == 1 ? 16 : axes[a].stride * size);
     box[a + 1] = static_cast<cuuint32_t>(box_pixels[a]);
   }
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const int64_t offset = start[0] * tensor.stride[2] + start[1] * tensor.stride[3];
-  const CUtensorMapDataType type = problem.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return encode(map, type, 4, const_cast<unsigned char*>(static_cast<const unsigned char*>(base) + offset * kSize),
+  const CUtensorMapDataType type = problem.dtype == DType::kFloat16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                   : problem.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                   : problem.allow_tf32                ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return encode(map, type, 4, const_cast<unsigned char*>(static_cast<const unsigned char*>(base) + offset * size),
                 sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace
 
-bool encode_weight_maps(const Problem& problem, const HopperWeightTensorPlan& plan, const void* x, const void* y,
+bool encode_weight_maps(const Problem& problem, const HopperWeightCopies& plan, const void* x, const void* y,
                         CUtensorMap* x_map, CUtensorMap* y_maps) {
   const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;

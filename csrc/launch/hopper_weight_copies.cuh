@@ -1,0 +1,72 @@
+// What the launchers of the Hopper family's grad_weight by tensor copies share: slices of the images, rewritten where
+// need be, tensor maps, sums.
+#pragma once
+
+#include <algorithm>
+
+#include "../kernels/hopper/weight_copies.cuh"
+#include "../repack_plan.h"
+#include "add_splits.cuh"
+#include "kernel_launch.cuh"
+#include "launchers.h"
+#include "repack.cuh"
+#include "weight_copies_map.h"
+#include "weight_gradient.cuh"
+
+namespace deconv {
+
+// `count` images from `first` on, or those that are left; described, not moved.
+inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
+  tensor.size[0] = std::min(count, tensor.size[0] - first);
+  return tensor;
+}
+
+// kParts: of plan.by_threads' kernel. launch_tile(params) launches the kernel of the plan's tile.
+template <class T, int kParts, class Params, class Plan, class LaunchTile>
+cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan, const Operands& operands,
+                                        cudaStream_t stream, LaunchTile launch_tile) {
+  Params params;
+  static_assert(sizeof(params) <= 4096, "a kernel's parameters");
+  set_weight_result<T>(params, problem, operands);
+  params.partial = plan.sums ? static_cast<float*>(operands.workspace) : nullptr;
+  const auto fits = [](int64_t stride) { return stride % 8 == 0; };
+  params.store_packs = params.result_n == 1 && fits(params.channels_n) && fits(params.result_m) &&
+                       fits(params.result_h) && fits(params.result_w) && is_aligned(params.result, 16);
+  params.plan = plan;
+  auto* const workspace = static_cast<unsigned char*>(operands.workspace);
+  const auto from_image = [](const Tensor4& tensor, const void* at, int64_t image) {
+    return static_cast<const T*>(at) + image * tensor.stride[0];
+  };
+  cudaError_t error = cudaSuccess;
+  for (int64_t first = 0; first < problem.batch; first += plan.slice) {
+    const Tensor4 x = images_of(problem.x, first, plan.slice), y = images_of(problem.y, first, plan.slice);
+    const T *const x_at = from_image(x, operands.x, first), *const y_at = from_image(y, operands.y, first);
+    // The operands as the tensor copies see them.
+    Problem seen = problem;
+    seen.x = plan.repack_x ? repacked(x, problem.groups, problem.dtype) : x;
+    seen.y = plan.repack_y ? repacked(y, problem.groups, problem.dtype) : y;
+    T* const x_repacked = reinterpret_cast<T*>(workspace + plan.x_at);
+    T* const y_repacked = reinterpret_cast<T*>(workspace + plan.y_at);
+    const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y ? y_repacked : y_at;
+    // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
+    if (!is_aligned(x_seen, 16) || !is_aligned(y_seen, 16) ||
+        !encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) {
+      return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
+                                  : launch_hopper_weight<T, kParts>(problem, plan.by_threads, operands, stream);
+    }
+    if (plan.repack_x) {
+      error = launch_repack<T>(x, problem.groups, seen.x, x_at, x_repacked, stream, Start::kAfter);
+    }
+    if (plan.repack_y && error == cudaSuccess) {
+      error = launch_repack<T>(y, problem.groups, seen.y, y_at, y_repacked, stream, Start::kAfter);
+    }
+    if (error != cudaSuccess) return error;
+    params.adds = first > 0;
+    error = launch_tile(params);
+    if (error != cudaSuccess) return error;
+  }
+  if (!plan.sums) return error;
+  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+}
+
+}  // namespace deconv

@@ -1,0 +1,126 @@
+// What the planners of the Hopper family's grad_weight by tensor copies share: planes of grad_output and the boxes that
+// bring them, splits, slices of the images.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "correlation.h"
+#include "hopper_weight_copies.h"
+#include "plan.h"
+#include "plan_arithmetic.h"
+#include "plan_hopper.h"
+#include "repack_plan.h"
+
+namespace deconv {
+
+inline constexpr double kClockWeightCopies = 1.7e9;
+
+// 128 bytes of channels of one plane of grad_output, and the shifts of the taps that read them.
+struct WeightPlaneBox {
+  int plane_h, plane_w, chunk;
+  int first_h, first_w, last_h, last_w;  // shifts
+};
+size_t find_box(const std::vector<WeightPlaneBox>& boxes, int plane_h, int plane_w, int chunk);
+
+// Taps of one axis that share a plane, in order of their shifts.
+struct WeightPlane {
+  int start;
+  std::vector<int> taps;
+};
+
+// The images that a slice has, and what their operands take in the workspace if kernels before rewrite them.
+struct WeightSlices {
+  bool repack_x, repack_y;
+  int64_t slice, count;  // images of a slice, slices; slice 0: not even one image can be rewritten
+  int64_t x_bytes, y_bytes;
+  double before_ms;  // of rewriting a slice
+};
+WeightSlices weight_slices(const Problem& problem);
+Problem first_images(Problem problem, int64_t count);
+
+// Why no tensor copies can bring the problem's operands; empty if they can.
+std::string weight_copies_refusal(const Problem& problem, const Device& device);
+
+// The plan of what serves where the driver refuses a tensor map.
+Plan plan_weight_fallback(const Problem& problem, const Device& device);
+void set_fallback(HopperWeightCopies& plan, const Plan& fallback);
+
+// Where the rewritten operands lie behind `sums` bytes in the workspace; returns the bytes of all.
+int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums);
+// ", input repacked" and so on.
+std::string describe_slices(const HopperWeightCopies& plan);
+// Of the pixels, from the innermost axis on.
+std::string describe_pixels(const HopperWeightCopies& plan);
+
+class WeightCopiesCandidates {
+ public:
+  int64_t workspace_bytes(const HopperWeightCopies& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
+
+ protected:
+  // in_slices: results of other images add to the same sums. most_pixels: in one split's sum.
+  WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices, int64_t most_pixels);
+
+  template <class Value, class From>
+  static std::array<Value, 3> in_order(HopperInner inner, From h, From w, From n) {
+    const auto value = [](From from) { return static_cast<Value>(from); };
+    if (inner == HopperInner::kHeight) return {value(h), value(w), value(n)};
+    if (inner == HopperInner::kBatch) return {value(n), value(w), value(h)};
+    return {value(w), value(h), value(n)};
+  }
+  std::array<int64_t, 3> sizes(HopperInner inner) const {
+    return in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input, problem_.batch);
+  }
+  // Rows of a box from one pixel to the next, along height and width.
+  static std::array<int, 2> box_rows(const HopperWeightCopies& p) {
+    const std::array<int, 3> row{1, p.halo[0], p.halo[0] * p.halo[1]};
+    return {p.inner == HopperInner::kHeight  ? row[0]
+            : p.inner == HopperInner::kWidth ? row[1]
+                                             : row[2],
+            p.inner == HopperInner::kWidth ? row[0] : row[1]};
+  }
+
+  // A tap's box among those of its block, made wider or added.
+  void reach(std::vector<WeightPlaneBox>& boxes, int kh, int kw, int chunk) const;
+  // Tiles and halos for pixels from the innermost axis on, when the shifts of a box differ by so much. False: too many.
+  bool choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels, int range_h,
+                     int range_w) const;
+  // The ring of stages with so many boxes of the input, each of `parts` parts, and of grad_output. False: too large.
+  bool choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const;
+  // Blocks of tiles of channels, and the padded sums.
+  void choose_blocks(HopperWeightCopies& p, int chunk) const;
+  // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, when a
+  // stage takes so many cycles. scattered: results without splits would leave as single elements.
+  bool choose_splits(HopperWeightCopies& p, double stage, bool scattered) const;
+  // Planes and boxes of each group of taps into the plan's tables. False: they do not hold so many.
+  bool fill_boxes(HopperWeightCopies& p, const std::vector<const std::vector<WeightPlaneBox>*>& groups) const;
+
+  double cycles(const HopperWeightCopies& p, double stage) const;
+  double add_ms(const HopperWeightCopies& p) const;
+  // The estimate, when a stage takes so many cycles and brings so many bytes.
+  double estimate_ms(const HopperWeightCopies& p, double stage, double stage_bytes) const;
+  // With all multiprocessors busy to the end.
+  double least_ms(const HopperWeightCopies& p, double stage) const;
+  int64_t partial_bytes(const HopperWeightCopies& p) const {
+    return 4 * problem_.groups * axis_[0].kernel * axis_[1].kernel * p.padded_m * p.padded_n;
+  }
+
+  const Problem& problem_;
+  const Device& device_;
+  bool in_slices_;
+  int64_t most_pixels_;
+  AxisGeometry axis_[2];
+  std::vector<WeightPlane> planes_[2];
+  int64_t m_, n_;
+
+ private:
+  double memory_bytes(const HopperWeightCopies& p, double stage_bytes) const;
+  // Of channels and taps.
+  static int64_t block_tiles(const HopperWeightCopies& p) {
+    return static_cast<int64_t>(p.tap_groups) * p.blocks_m * p.blocks_n * p.blocks_group;
+  }
+};
+
+}  // namespace deconv

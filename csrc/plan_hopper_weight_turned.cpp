@@ -1,0 +1,233 @@
+// Tiles, taps and splits of the Hopper family's grad_weight of float32 by tensor copies
+// (kernels/hopper/weight_turned.cuh).
+#include <sstream>
+
+#include "plan_hopper_weight_copies.h"
+
+namespace deconv {
+namespace {
+
+constexpr int kChannels = kHopperTurnedChannels, kPixels = kHopperTurnedPixels;
+constexpr int kProducts = kPixels / 8;  // of a stage, for each tap
+constexpr int kRows = 64;               // of operand A
+// Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
+// beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
+constexpr int64_t kMostPixels = 1 << 15, kMostPixelsSplit = int64_t{1} << 40;
+
+// Cycles of a multiprocessor, fitted to 1,160 timings of 22 layers on an H200 (docs/performance_notes.md).
+constexpr double kColumn = 1.08;         // of an instruction, for each 2 of wgmma's N
+constexpr double kProductCost = 22;      // of an instruction besides: its operand A lies in registers
+constexpr double kSplitShare = 4.7;      // three TF32 products, added up outside of the tensor cores
+constexpr double kGatheredBytes = 2048;  // of operand A, for an instruction
+constexpr double kSharedBytes = 135;     // of shared memory, in a cycle
+constexpr double kLatency = 4700;        // of a stage: copied, turned, read
+constexpr double kPlaneLatency = 0.048;  // more for each byte of a stage that brings several planes, a row apart
+
+// Which taps the groups of a plan take: neighbours of the same plane of grad_output, or of the kernel.
+enum class TapOrder { kPlanes, kKernel };
+
+struct Arrangement {
+  struct Tap {
+    int kh, kw;
+  };
+  std::vector<Tap> taps;  // in order
+  std::vector<std::vector<WeightPlaneBox>> groups;
+  int range_h = 0, range_w = 0;  // most that the shifts of a box differ
+  int most_boxes = 0;
+};
+
+class Candidates : public WeightCopiesCandidates {
+ public:
+  // in_slices: results of other images add to the same sums.
+  Candidates(const Problem& problem, const Device& device, bool in_slices)
+      : WeightCopiesCandidates(problem, device, in_slices, problem.allow_tf32 ? kMostPixels : kMostPixelsSplit),
+        parts_(problem.allow_tf32 ? 1 : 2),
+        tap_fold_(n_ <= kRows / 4   ? 4
+                  : n_ <= kRows / 2 ? 2
+                                    : 1) {}
+
+  int block_taps(HopperWeightTile tile, bool spread) const {
+    return tile.taps * tap_fold_ * (spread ? 1 : tile.warpgroups);
+  }
+
+  Arrangement arrange(int block_taps, TapOrder order) const {
+    Arrangement all;
+    if (order == TapOrder::kPlanes) {
+      for (const WeightPlane& h : planes_[0]) {
+        for (const WeightPlane& w : planes_[1]) {
+          for (const int kh : h.taps) {
+            for (const int kw : w.taps) all.taps.push_back({kh, kw});
+          }
+        }
+      }
+    } else {
+      for (int kh = 0; kh < axis_[0].kernel; ++kh) {
+        for (int kw = 0; kw < axis_[1].kernel; ++kw) all.taps.push_back({kh, kw});
+      }
+    }
+    for (size_t i = 0; i < all.taps.size(); ++i) {
+      if (i % block_taps == 0) all.groups.emplace_back();
+      reach(all.groups.back(), all.taps[i].kh, all.taps[i].kw, 0);
+    }
+    for (const std::vector<WeightPlaneBox>& boxes : all.groups) {
+      for (const WeightPlaneBox& box : boxes) {
+        all.range_h = std::max(all.range_h, box.last_h - box.first_h);
+        all.range_w = std::max(all.range_w, box.last_w - box.first_w);
+      }
+      all.most_boxes = std::max(all.most_boxes, static_cast<int>(boxes.size()));
+    }
+    return all;
+  }
+
+  // The plan of one tile of pixels, given from the innermost axis on, but for the tables that `fill` writes. False: it
+  // does not fit.
+  bool plan(HopperWeightTurnedPlan& p, HopperWeightTile tile, bool spread, const Arrangement& all, HopperInner inner,
+            const std::array<int, 3>& pixels) const {
+    if (spread && (tile.warpgroups - 1) * kRows >= n_) return false;
+    p.tile = tile;
+    p.parts = parts_;
+    p.spread = spread;
+    p.tap_fold = tap_fold_;
+    p.block_taps = block_taps(tile, spread);
+    if (!choose_pixels(p, inner, pixels, all.range_h, all.range_w)) return false;
+    p.x_boxes = tile.n / kChannels;
+    p.y_chunks = p.box_chunks = tap_fold_ > 1 ? 1 : kRows / kChannels * (spread ? tile.warpgroups : 1);
+    p.tap_groups = static_cast<int>(all.groups.size());
+    if (p.tap_groups * p.block_taps > kHopperTurnedTaps) return false;
+    if (!choose_memory(p, parts_, all.most_boxes * p.y_chunks)) return false;
+    choose_blocks(p, kChannels);
+    return choose_splits(p, stage_cycles(p, all), problem_.w.stride[1] != 1);
+  }
+
+  double estimate_ms(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
+    return WeightCopiesCandidates::estimate_ms(p, stage_cycles(p, all), stage_bytes(p, all));
+  }
+
+  // The tables of the kernel. False: they do not hold so many.
+  bool fill(HopperWeightTurnedPlan& p, const Arrangement& all) const {
+    std::vector<const std::vector<WeightPlaneBox>*> groups;
+    for (const std::vector<WeightPlaneBox>& boxes : all.groups) groups.push_back(&boxes);
+    if (!fill_boxes(p, groups)) return false;
+    const std::array<int, 3> row{1, p.halo[0], p.halo[0] * p.halo[1]};
+    const auto [row_h, row_w] = box_rows(p);
+    for (int i = 0; i < kPixels / 8; ++i) {
+      const int line = 8 * i / p.pixels[0], image = line / p.pixels[1];
+      p.octet_row[i] = static_cast<int16_t>(8 * i % p.pixels[0] * row[0] + line % p.pixels[1] * row[1] +
+                                            image * row[2]);
+    }
+    p.taps.fill({0, -1});
+    for (size_t i = 0; i < all.taps.size(); ++i) {
+      const auto [kh, kw] = all.taps[i];
+      const std::vector<WeightPlaneBox>& boxes = all.groups[i / p.block_taps];
+      const TapPlace h = tap_place(axis_[0], kh), w = tap_place(axis_[1], kw);
+      const size_t index = find_box(boxes, h.plane, w.plane, 0);
+      const WeightPlaneBox& box = boxes[index];
+      const int row_of_tap = static_cast<int>(index) * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) +
+                             (h.shift - box.first_h) * row_h + (w.shift - box.first_w) * row_w;
+      p.taps[i] = {static_cast<int16_t>(row_of_tap), static_cast<int16_t>(kh * axis_[1].kernel + kw)};
+    }
+    return true;
+  }
+
+  // Tiles of pixels to consider, from the innermost axis on.
+  std::vector<std::array<int, 3>> pixel_tiles(HopperInner inner) const {
+    const std::array<int64_t, 3> of_all = sizes(inner);
+    std::vector<std::array<int, 3>> tiles;
+    for (int x = 8; x <= kPixels; x *= 2) {
+      if (x > 8 && x >= 2 * round_up(of_all[0], 8)) break;
+      for (int y = 1; x * y <= kPixels; y *= 2) {
+        const int z = kPixels / (x * y);
+        if (y >= 2 * of_all[1] || (z >= 2 * of_all[2] && z > 1)) continue;
+        tiles.push_back({x, y, z});
+      }
+    }
+    if (tiles.empty()) tiles.push_back({kPixels, 1, 1});
+    return tiles;
+  }
+
+ private:
+  double x_bytes(const HopperWeightTurnedPlan& p) const { return static_cast<double>(p.x_boxes) * p.x_box_bytes; }
+  double y_bytes(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
+    return static_cast<double>(all.most_boxes) * p.y_chunks * p.halo[0] * p.halo[1] * p.halo[2] * kHopperRowBytes;
+  }
+  double stage_bytes(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
+    const double of_x = std::min(1.0, static_cast<double>(m_) / p.tile.n);
+    const double of_y = std::min(1.0, static_cast<double>(n_) / (p.y_chunks * kChannels));
+    return x_bytes(p) * of_x + y_bytes(p, all) * of_y;
+  }
+
+  double stage_cycles(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
+    const double products = static_cast<double>(kProducts) * p.tile.warpgroups * p.tile.taps;
+    const double tensor = products * (parts_ == 2 ? kSplitShare : 1) * (kColumn * p.tile.n / 2 + kProductCost);
+    const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kGatheredBytes);
+    const double turned = x_bytes(p) * (1 + parts_);
+    const double shared = (read + turned + x_bytes(p) + y_bytes(p, all)) / kSharedBytes;
+    const double apart = all.most_boxes > 1 ? kPlaneLatency * y_bytes(p, all) / p.y_chunks : 0;
+    return std::max({tensor, shared, (kLatency + apart) / (p.slots - 1)});
+  }
+
+  int parts_, tap_fold_;
+};
+
+}  // namespace
+
+std::string describe(const HopperWeightTurnedPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.tap_fold << " taps x "
+       << kRows / plan.tap_fold << " output x " << plan.tile.n << " input channels, "
+       << (plan.spread ? "output channels" : "taps") << " side by side, " << describe_pixels(plan)
+       << (plan.parts == 2 ? ", three TF32 products" : "") << describe_slices(plan);
+  return text.str();
+}
+
+std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
+                                              std::vector<Candidate>* considered) {
+  const auto refuse = [&](const std::string& why) {
+    if (considered) considered->push_back({"hopper family, tensor copies turned", 0, why});
+    return std::nullopt;
+  };
+  if (problem.dtype != DType::kFloat32) return refuse("takes float32");
+  if (const std::string why = weight_copies_refusal(problem, device); !why.empty()) return refuse(why);
+  const WeightSlices slices = weight_slices(problem);
+  if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
+  const Problem part = first_images(problem, slices.slice);
+  const Plan fallback = plan_weight_fallback(problem, device);
+  const Candidates candidates(part, device, slices.count > 1);
+  std::optional<Plan> best;
+  HopperWeightTurnedPlan plan;
+  const auto consider = [&](HopperWeightTile tile) {
+    std::optional<HopperWeightTurnedPlan> of_tile;
+    double of_tile_ms = 0;
+    for (const bool spread : {false, true}) {
+      for (const TapOrder order : {TapOrder::kPlanes, TapOrder::kKernel}) {
+        const Arrangement all = candidates.arrange(candidates.block_taps(tile, spread), order);
+        for (const HopperInner inner : {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch}) {
+          for (const std::array<int, 3>& pixels : candidates.pixel_tiles(inner)) {
+            if (!candidates.plan(plan, tile, spread, all, inner, pixels)) continue;
+            const double ms = candidates.estimate_ms(plan, all);
+            if ((of_tile && ms >= of_tile_ms) || !candidates.fill(plan, all)) continue;
+            of_tile = plan;
+            of_tile_ms = ms;
+          }
+        }
+      }
+    }
+    if (!of_tile) return;
+    // Every slice reads and writes the sums, which costs about what adding them costs.
+    of_tile_ms = (of_tile_ms + slices.before_ms) * static_cast<double>(slices.count);
+    const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
+    if (considered) considered->push_back({"hopper family, " + describe(*of_tile, problem.dtype), of_tile_ms, ""});
+    if (best && of_tile_ms >= best->estimate_ms) return;
+    set_fallback(*of_tile, fallback);
+    best = Plan{*of_tile, std::max(bytes, fallback.workspace_bytes), of_tile_ms};
+  };
+  if (problem.allow_tf32) {
+    for (const HopperWeightTile tile : kHopperTurnedTiles) consider(tile);
+  } else {
+    for (const HopperWeightTile tile : kHopperTurnedTilesSplit) consider(tile);
+  }
+  if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
+  return best;
+}
+
+}  // namespace deconv
