@@ -16,7 +16,7 @@ inline constexpr int kHopperWeightBoxes = 48;  // of all groups of taps
 
 // A copy of grad_output: one plane's halo of a tile of pixels.
 struct HopperWeightBox {
-  int8_t plane, chunk;  // chunk: of a row's channels, the first one that it brings
+  int8_t plane, chunk;  // chunk: of 128 bytes of channels (16-bit elements)
   std::array<int16_t, 3> shift;  // from the tile's first pixel to the box's, axes from the innermost on
 };
 
@@ -33,7 +33,7 @@ struct HopperWeightCopies {
   int tap_groups = 1;  // a block takes one
   std::array<int8_t, kHopperWeightBoxes + 1> first_box{};  // of each group of taps
   std::array<HopperWeightBox, kHopperWeightBoxes> boxes{};
-  int box_chunks = 1;  // neighbouring chunks of channels that each box stands for
+  int box_chunks = 1;  // of 128 bytes of channels, that each box stands for (float32)
   int x_boxes = 1;  // chunks of input channels of a block
   int y_chunks = 1;  // chunks of output channels
   int x_box_bytes = 0, y_box_bytes = 0;

@@ -7,13 +7,17 @@ namespace deconv {
 
 inline constexpr int kNarrowThreads = 256;
 inline constexpr int kNarrowWarps = kNarrowThreads / 32;
-inline constexpr int kNarrowBlocks = 2;  // of a multiprocessor, by their registers
 inline constexpr int kNarrowUnitBytes = 16;     // channels of one pixel that a product takes as half of its depth
 inline constexpr int kNarrowMaxPhases = 64;     // along one axis; the same bound for planes
 inline constexpr int kNarrowMaxPositions = 64;  // (plane, shift) pairs along one axis: bits of a word
 
 // Groups of 8 pixels of one warp, so that accumulators fit into registers and operands are used often enough.
 constexpr int narrow_pixel_tiles(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
+
+// Blocks of a multiprocessor, by their registers. quads: four columns of the source at a time.
+constexpr int narrow_blocks(int row_tiles, int parts, bool quads) {
+  return row_tiles == 4 || parts == 2 || quads ? 2 : 3;
+}
 
 struct NarrowExtent {
   int n = 1, h = 1, w = 1;
@@ -37,7 +41,7 @@ struct NarrowConvPlan {
   int units = 1;    // of a pixel, staged at once
   int chunks = 1;   // such stages
   bool quads = false;  // brought four columns at a time, given a base pointer of as many
-  int buffers = 2;     // stages in shared memory: one in use, the next one on its way
+  int buffers = 1;     // stages in shared memory; of two the next one is on its way while one is in use
   int row_groups = 1;  // of row_tiles tiles
   int positions = 1;   // most (height, width) positions of a row group
   int steps = 1;       // most steps of two units of a row group and chunk

@@ -21,6 +21,7 @@ constexpr double kSplitShare = 4.7;      // three TF32 products, added up outsid
 constexpr double kGatheredBytes = 2048;  // of operand A, for an instruction
 constexpr double kSharedBytes = 135;     // of shared memory, in a cycle
 constexpr double kLatency = 4700;        // of a stage: copied, turned, read
+constexpr double kShortRow = 15;         // of a copy's row where the tensor has fewer channels than a row
 constexpr double kPlaneLatency = 0.048;  // more for each byte of a stage that brings several planes, a row apart
 
 // Which taps the groups of a plan take: neighbours of the same plane of grad_output, or of the kernel.
@@ -163,7 +164,9 @@ class Candidates : public WeightCopiesCandidates {
     const double turned = x_bytes(p) * (1 + parts_);
     const double shared = (read + turned + x_bytes(p) + y_bytes(p, all)) / kSharedBytes;
     const double apart = all.most_boxes > 1 ? kPlaneLatency * y_bytes(p, all) / p.y_chunks : 0;
-    return std::max({tensor, shared, (kLatency + apart) / (p.slots - 1)});
+    const double rows = static_cast<double>(all.most_boxes) * p.halo[0] * p.halo[1] * p.halo[2];
+    const double copies = n_ * problem_.groups < kChannels ? rows * kShortRow : 0;
+    return std::max({tensor, shared, copies, (kLatency + apart) / (p.slots - 1)});
   }
 
   int parts_, tap_fold_;

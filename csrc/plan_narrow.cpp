@@ -186,33 +186,42 @@ class Candidates {
     }
     stage = round_up(stage * element_, 16);
     if (stage > kMultiprocessorShared) return false;
-    const bool ahead = p.quads || packs_along_channels(c_.source, c_.source_channels, unit_);
-    for (int buffers = ahead ? 2 : 1; buffers > 0; --buffers) {
-      for (int blocks = kNarrowBlocks; blocks > 0; --blocks) {
-        const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
-        const auto fits = [&](int units) {
-          p.buffers = buffers;
-          p.units = units;
-          p.chunks = static_cast<int>(ceil_div(all_units, units));
-          p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
-          const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
-          if (weights > room) return false;
-          p.source_at = static_cast<int>(weights);
-          p.stage_at = p.source_at + p.buffers * p.units * p.source_pitch * kNarrowUnitBytes;
-          const int64_t tables = p.stage_at + stage;
-          const int64_t all = tables + 4 * narrow_tables(p, h_, w_).total;
-          p.tables_at = static_cast<int>(tables);
-          p.shared_bytes = static_cast<int>(all);
-          return all <= room && p.steps < 1 << 15;
-        };
-        p.blocks_per_multiprocessor = blocks;
-        for (int chunks = 1; chunks <= all_units; chunks *= 2) {
-          int units = static_cast<int>(ceil_div(all_units, chunks));
-          if (chunks > 1) units = static_cast<int>(round_up(units, 2));
-          if (units < 2 && chunks > 1) break;
-          if (blocks > 1 && units < (p.quads ? 2 : 4) && chunks > 1) break;
-          if (fits(units)) return true;
-        }
+    // Quads come by way of registers, so the next ones may be on their way while some are in use. Copies need a second
+    // buffer for that, which pays where there is no second block to work meanwhile.
+    struct Choice {
+      int buffers, blocks;
+    };
+    const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
+    std::vector<Choice> choices;
+    if (p.quads) choices = {{2, 2}, {2, 1}};
+    for (int blocks = narrow_blocks(p.row_tiles, p.parts, p.quads); blocks > 1; --blocks)
+      choices.push_back({1, blocks});
+    if (copies) choices.push_back({2, 1});
+    choices.push_back({1, 1});
+    for (const auto [buffers, blocks] : choices) {
+      const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
+      const auto fits = [&, buffers = buffers](int units) {
+        p.buffers = buffers;
+        p.units = units;
+        p.chunks = static_cast<int>(ceil_div(all_units, units));
+        p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
+        const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
+        if (weights > room) return false;
+        p.source_at = static_cast<int>(weights);
+        p.stage_at = p.source_at + p.buffers * p.units * p.source_pitch * kNarrowUnitBytes;
+        const int64_t tables = p.stage_at + stage;
+        const int64_t all = tables + 4 * narrow_tables(p, h_, w_).total;
+        p.tables_at = static_cast<int>(tables);
+        p.shared_bytes = static_cast<int>(all);
+        return all <= room && p.steps < 1 << 15;
+      };
+      p.blocks_per_multiprocessor = blocks;
+      for (int chunks = 1; chunks <= all_units; chunks *= 2) {
+        int units = static_cast<int>(ceil_div(all_units, chunks));
+        if (chunks > 1) units = static_cast<int>(round_up(units, 2));
+        if (units < 2 && chunks > 1) break;
+        if (blocks > 1 && units < (p.quads ? 2 : 4) && chunks > 1) break;
+        if (fits(units)) return true;
       }
     }
     return false;

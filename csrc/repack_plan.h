@@ -32,7 +32,7 @@ inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype
 
 // Fitted to timings on an H200 (docs/performance_notes.md).
 inline double repack_ms(const Tensor4& tensor, int64_t bytes) {
-  constexpr double kLaunchMs = 3e-3, kMsPerByte = 0.65e-9, kColumnsApart = 3;
+  constexpr double kLaunchMs = 3e-3, kMsPerByte = 0.65e-9, kColumnsApart = 5;
   return kLaunchMs + kMsPerByte * static_cast<double>(bytes) * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
 }
 

@@ -56,7 +56,8 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
   constexpr int kChannels = kHopperRowBytes / static_cast<int>(sizeof(T));
   const Plan& plan = p.plan;
   const int first_box = plan.first_box[item.tap_group], last_box = plan.first_box[item.tap_group + 1];
-  const int y_rows = (last_box - first_box) * plan.box_chunks * plan.halo[0] * plan.halo[1] * plan.halo[2];
+  const int box_chunks = sizeof(T) == 2 ? 1 : plan.box_chunks;
+  const int y_rows = (last_box - first_box) * box_chunks * plan.halo[0] * plan.halo[1] * plan.halo[2];
   const uint32_t bytes = plan.x_boxes * plan.x_box_bytes + y_rows * kHopperRowBytes;
   const int m = item.group * p.channels_m + item.m, n = item.group * p.channels_n + item.n;
   int64_t rest = item.begin;
@@ -78,9 +79,15 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
     uint32_t to = slot + plan.y_boxes_at;
     for (int i = first_box; i < last_box; ++i) {
       const HopperWeightBox& box = plan.boxes[i];
-      for (int chunk = box.chunk; chunk < box.chunk + plan.box_chunks; ++chunk, to += plan.y_box_bytes) {
+      const auto copy = [&](int chunk) {
         copy_tensor(to, &p.y_map[box.plane], full, n + chunk * kChannels, c0 + box.shift[0], c1 + box.shift[1],
                     c2 + box.shift[2]);
+        to += plan.y_box_bytes;
+      };
+      if constexpr (sizeof(T) == 2) {
+        copy(box.chunk);
+      } else {
+        for (int chunk = 0; chunk < box_chunks; ++chunk) copy(chunk);
       }
     }
     ring.advance();

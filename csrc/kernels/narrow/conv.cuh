@@ -594,7 +594,7 @@ class ConvBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kNarrowThreads, kNarrowBlocks)
+__global__ void __launch_bounds__(kNarrowThreads, Config::kBlocks)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared[];

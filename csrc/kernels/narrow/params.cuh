@@ -43,7 +43,8 @@ struct ConvConfig {
   static constexpr int kPixelTiles = narrow_pixel_tiles(kRowTiles);
   static constexpr int kParts = kParts_;
   static constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr bool kQuads = kQuads_;  // the source comes four columns at a time
+  static constexpr bool kQuads = kQuads_;  // four columns of the source at a time
+  static constexpr int kBlocks = narrow_blocks(kRowTiles, kParts, kQuads);
 };
 
 }  // namespace deconv::narrow_family
