@@ -481,7 +481,7 @@ class ConvBlock {
     const uint4* weight = weights + (row_group * plan.chunks + chunk) * plan.steps * kRowTiles * 32 + lane;
     const int steps = tables[p.at.steps + row_group] & 0xffff;
     const int of_buffer = buffer * plan.units * plan.source_pitch * kNarrowUnitBytes;
-#pragma unroll(Config::kParts == 1 ? 2 : 1)
+#pragma unroll(kQuads && Config::kParts == 1 ? 2 : 1)
     for (int step = 0; step < steps; ++step) {
       const int offset = unit[2 * step] + of_buffer;
       uint32_t pixels[kPixelTiles / 2][4];
