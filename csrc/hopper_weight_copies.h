@@ -45,7 +45,7 @@ struct HopperWeightCopies {
   int64_t steps = 0, steps_per_split = 0;  // tiles of pixels
   int splits = 1;
   bool sums = false;  // in the workspace: of splits, or because the result's fast channels do not lie together
-  int64_t items = 0;  // tiles of channels and groups of taps, for each split
+  int64_t items = 0;  // tiles of channels and groups of taps, of all splits
   int64_t blocks = 0;
   int slice = 1;  // images at a time; the next ones add to the same sums
   bool repack_x = false, repack_y = false;  // a kernel before makes the operand channels_last in the workspace

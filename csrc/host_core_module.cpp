@@ -573,6 +573,10 @@ PYBIND11_MODULE(_host_core, m) {
       },
       py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
   m.def(
+      "plan_hopper_weight_turned",  // whether it is the cheapest or not
+      [](const Problem& problem, const Device& device) { return plan_hopper_weight_turned(problem, device, nullptr); },
+      py::arg("problem"), py::arg("device") = Device{});
+  m.def(
       "plan_hopper_weight_strips",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_strips(problem, device, nullptr); },
       py::arg("problem"), py::arg("device") = Device{});

@@ -51,6 +51,14 @@ size_t find_box(const std::vector<WeightPlaneBox>& boxes, int plane_h, int plane
   return i;
 }
 
+void WeightReach::extend(const std::vector<WeightPlaneBox>& group) {
+  for (const WeightPlaneBox& box : group) {
+    range_h = std::max(range_h, box.last_h - box.first_h);
+    range_w = std::max(range_w, box.last_w - box.first_w);
+  }
+  most_boxes = std::max(most_boxes, static_cast<int>(group.size()));
+}
+
 Problem first_images(Problem problem, int64_t count) {
   problem.batch = problem.x.size[0] = problem.y.size[0] = count;
   return problem;
@@ -156,12 +164,23 @@ void WeightCopiesCandidates::reach(std::vector<WeightPlaneBox>& boxes, int kh, i
   box.last_w = std::max(box.last_w, w.shift);
 }
 
+int WeightCopiesCandidates::row_of_tap(const HopperWeightCopies& p, const std::vector<WeightPlaneBox>& group, int kh,
+                                       int kw, int chunk) const {
+  const TapPlace h = tap_place(axis_[0], kh), w = tap_place(axis_[1], kw);
+  const size_t index = find_box(group, h.plane, w.plane, chunk);
+  const WeightPlaneBox& box = group[index];
+  const std::array<int, 3> shift = in_order<int>(p.inner, h.shift - box.first_h, w.shift - box.first_w, 0);
+  const std::array<int, 3> rows = box_rows(p);
+  return static_cast<int>(index) * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) + shift[0] * rows[0] +
+         shift[1] * rows[1] + shift[2] * rows[2];
+}
+
 bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
-                                           int range_h, int range_w) const {
+                                           const WeightReach& reach) const {
   p.inner = inner;
   p.pixels = pixels;
   const std::array<int64_t, 3> of_all = sizes(inner);
-  const std::array<int, 3> range = in_order<int>(inner, range_h, range_w, 0);
+  const std::array<int, 3> range = in_order<int>(inner, reach.range_h, reach.range_w, 0);
   p.steps = 1;
   for (int a = 0; a < 3; ++a) {
     p.halo[a] = pixels[a] + range[a];
@@ -231,7 +250,8 @@ bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p,
   for (size_t g = 0; g < groups.size(); ++g) {
     p.first_box[g] = static_cast<int8_t>(boxes);
     for (const WeightPlaneBox& box : *groups[g]) {
-      if (boxes == kHopperWeightBoxes) return false;
+      const auto fits = [](int shift) { return shift >= INT16_MIN && shift <= INT16_MAX; };
+      if (boxes == kHopperWeightBoxes || !fits(box.first_h) || !fits(box.first_w)) return false;
       int plane = 0;
       while (plane < p.planes && (p.plane[plane][0] != box.plane_h || p.plane[plane][1] != box.plane_w)) ++plane;
       if (plane == kHopperWeightPlanes) return false;

@@ -25,6 +25,13 @@ struct WeightPlaneBox {
 };
 size_t find_box(const std::vector<WeightPlaneBox>& boxes, int plane_h, int plane_w, int chunk);
 
+// What all groups of boxes need.
+struct WeightReach {
+  int range_h = 0, range_w = 0;  // most that the shifts of a box differ
+  int most_boxes = 0;  // of a group
+  void extend(const std::vector<WeightPlaneBox>& group);
+};
+
 // Taps of one axis that share a plane, in order of their shifts.
 struct WeightPlane {
   int start;
@@ -73,20 +80,17 @@ class WeightCopiesCandidates {
   std::array<int64_t, 3> sizes(HopperInner inner) const {
     return in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input, problem_.batch);
   }
-  // Rows of a box from one pixel to the next, along height and width.
-  static std::array<int, 2> box_rows(const HopperWeightCopies& p) {
-    const std::array<int, 3> row{1, p.halo[0], p.halo[0] * p.halo[1]};
-    return {p.inner == HopperInner::kHeight  ? row[0]
-            : p.inner == HopperInner::kWidth ? row[1]
-                                             : row[2],
-            p.inner == HopperInner::kWidth ? row[0] : row[1]};
-  }
+  // Rows of a box from one pixel to the next along each axis, from the innermost on.
+  static std::array<int, 3> box_rows(const HopperWeightCopies& p) { return {1, p.halo[0], p.halo[0] * p.halo[1]}; }
+  // In the boxes of a group, each of plan.box_chunks chunks, the row where a tap finds the tile's first pixel.
+  int row_of_tap(const HopperWeightCopies& p, const std::vector<WeightPlaneBox>& group, int kh, int kw,
+                 int chunk) const;
 
   // A tap's box among those of its block, made wider or added.
   void reach(std::vector<WeightPlaneBox>& boxes, int kh, int kw, int chunk) const;
-  // Tiles and halos for pixels from the innermost axis on, when the shifts of a box differ by so much. False: too many.
-  bool choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels, int range_h,
-                     int range_w) const;
+  // Tiles and halos for pixels from the innermost axis on. False: too many.
+  bool choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
+                     const WeightReach& reach) const;
   // The ring of stages with so many boxes of the input, each of `parts` parts, and of grad_output. False: too large.
   bool choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const;
   // Blocks of tiles of channels, and the padded sums.
@@ -94,7 +98,7 @@ class WeightCopiesCandidates {
   // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, when a
   // stage takes so many cycles. scattered: results without splits would leave as single elements.
   bool choose_splits(HopperWeightCopies& p, double stage, bool scattered) const;
-  // Planes and boxes of each group of taps into the plan's tables. False: they do not hold so many.
+  // Planes and boxes of each group of taps into the plan's tables. False: they do not hold so many, or so far ones.
   bool fill_boxes(HopperWeightCopies& p, const std::vector<const std::vector<WeightPlaneBox>*>& groups) const;
 
   double cycles(const HopperWeightCopies& p, double stage) const;

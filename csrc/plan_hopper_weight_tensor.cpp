@@ -41,8 +41,7 @@ struct Arrangement {
   };
   std::vector<Group> groups;
   int x_boxes = 1, y_chunks = 1;
-  int range_h = 0, range_w = 0;  // most that the shifts of a box differ
-  int most_boxes = 0;
+  WeightReach reach;
 };
 
 class Candidates : public WeightCopiesCandidates {
@@ -93,7 +92,7 @@ class Candidates : public WeightCopiesCandidates {
     p.tile = tile;
     p.share = share;
     p.fold = static_cast<int>(fold_);
-    if (!choose_pixels(p, inner, pixels, all.range_h, all.range_w)) return false;
+    if (!choose_pixels(p, inner, pixels, all.reach)) return false;
     const int rows = pixels[0] * pixels[1] * pixels[2];
     p.instructions = rows / 16;
     if (rows % (16 * kHopperWeightAtOnce) != 0 || p.instructions > kHopperWeightSteps) return false;
@@ -108,7 +107,7 @@ class Candidates : public WeightCopiesCandidates {
     }
     p.x_boxes = all.x_boxes;
     p.y_chunks = all.y_chunks;
-    if (!choose_memory(p, 1, all.most_boxes)) return false;
+    if (!choose_memory(p, 1, all.reach.most_boxes)) return false;
     p.tap_groups = static_cast<int>(all.groups.size());
     p.group_runs = static_cast<int>(all.groups.front().runs.size());
     choose_blocks(p, kChannels);
@@ -125,8 +124,7 @@ class Candidates : public WeightCopiesCandidates {
     std::vector<const std::vector<WeightPlaneBox>*> groups;
     for (const Arrangement::Group& group : all.groups) groups.push_back(&group.boxes);
     if (p.tap_groups * p.group_runs > kHopperWeightRuns || !fill_boxes(p, groups)) return false;
-    const std::array<int, 3> row{1, p.halo[0], p.halo[0] * p.halo[1]};
-    const auto [row_h, row_w] = box_rows(p);
+    const std::array<int, 3> row = box_rows(p);
     int at[3] = {0, 0, 0};
     for (int k = 0; k < p.instructions; ++k) {
       p.instruction_row[k] = static_cast<int16_t>(at[0] * row[0] + at[1] * row[1] + at[2] * row[2]);
@@ -144,11 +142,7 @@ class Candidates : public WeightCopiesCandidates {
         HopperWeightRun run{0, 0, 0, 0, 0, 0, static_cast<int8_t>(line.size())};
         std::vector<std::array<int, 3>> blocks;  // row, tap, chunk
         for (const Column& column : line) {
-          const TapPlace h = tap_place(axis_[0], column.kh), w = tap_place(axis_[1], column.kw);
-          const size_t index = find_box(group.boxes, h.plane, w.plane, column.chunk);
-          const WeightPlaneBox& box = group.boxes[index];
-          blocks.push_back({static_cast<int>(index) * (p.y_box_bytes / kHopperRowBytes) +
-                                (h.shift - box.first_h) * row_h + (w.shift - box.first_w) * row_w,
+          blocks.push_back({row_of_tap(p, group.boxes, column.kh, column.kw, column.chunk),
                             column.kh * axis_[1].kernel + column.kw, column.chunk});
         }
         if (!blocks.empty()) {
@@ -273,12 +267,8 @@ class Candidates : public WeightCopiesCandidates {
     for (const Line& line : group.runs) {
       for (const Column& column : line) reach(group.boxes, column.kh, column.kw, column.chunk);
     }
-    for (const WeightPlaneBox& box : group.boxes) {
-      all.range_h = std::max(all.range_h, box.last_h - box.first_h);
-      all.range_w = std::max(all.range_w, box.last_w - box.first_w);
-    }
-    all.most_boxes = std::max(all.most_boxes, static_cast<int>(group.boxes.size()));
-    return all.most_boxes <= kHopperWeightBoxes;
+    all.reach.extend(group.boxes);
+    return all.reach.most_boxes <= kHopperWeightBoxes;
   }
 
   // Bytes of one stage from memory; rows of channels may be shorter than 128 bytes.
@@ -286,7 +276,8 @@ class Candidates : public WeightCopiesCandidates {
     return static_cast<double>(p.x_boxes) * p.x_box_bytes * share_of_row(m_);
   }
   double y_bytes(const HopperWeightTensorPlan& p, const Arrangement& all) const {
-    return static_cast<double>(all.most_boxes) * p.halo[0] * p.halo[1] * p.halo[2] * kHopperRowBytes * share_of_row(n_);
+    return static_cast<double>(all.reach.most_boxes) * p.halo[0] * p.halo[1] * p.halo[2] * kHopperRowBytes *
+           share_of_row(n_);
   }
   double share_of_row(int64_t channels) const {
     return std::min<double>(1, static_cast<double>(channels * fold_) / kChannels);
@@ -298,8 +289,8 @@ class Candidates : public WeightCopiesCandidates {
     const double tensor = p.instructions * (columns * kColumns + single * kOneColumn);
     const double read = p.instructions * 2048.0 * (p.tile.warpgroups * p.tile.runs() + columns);
     const double copies = (x_bytes(p) + y_bytes(p, all)) / kCopyBytes;
-    const double shared = (read + p.x_boxes * p.x_box_bytes + all.most_boxes * p.y_box_bytes) / kSharedBytes;
-    const double asked = (p.x_boxes + all.most_boxes) * kCopyCost;
+    const double shared = (read + p.x_boxes * p.x_box_bytes + all.reach.most_boxes * p.y_box_bytes) / kSharedBytes;
+    const double asked = (p.x_boxes + all.reach.most_boxes) * kCopyCost;
     const double flight = (copies + kLatency) / (p.slots - 1);
     return std::max({tensor, shared, copies, asked, flight}) + kCopyOverlap * copies + kStageCost;
   }

@@ -33,8 +33,7 @@ struct Arrangement {
   };
   std::vector<Tap> taps;  // in order
   std::vector<std::vector<WeightPlaneBox>> groups;
-  int range_h = 0, range_w = 0;  // most that the shifts of a box differ
-  int most_boxes = 0;
+  WeightReach reach;
 };
 
 class Candidates : public WeightCopiesCandidates {
@@ -70,13 +69,7 @@ class Candidates : public WeightCopiesCandidates {
       if (i % block_taps == 0) all.groups.emplace_back();
       reach(all.groups.back(), all.taps[i].kh, all.taps[i].kw, 0);
     }
-    for (const std::vector<WeightPlaneBox>& boxes : all.groups) {
-      for (const WeightPlaneBox& box : boxes) {
-        all.range_h = std::max(all.range_h, box.last_h - box.first_h);
-        all.range_w = std::max(all.range_w, box.last_w - box.first_w);
-      }
-      all.most_boxes = std::max(all.most_boxes, static_cast<int>(boxes.size()));
-    }
+    for (const std::vector<WeightPlaneBox>& boxes : all.groups) all.reach.extend(boxes);
     return all;
   }
 
@@ -90,12 +83,12 @@ class Candidates : public WeightCopiesCandidates {
     p.spread = spread;
     p.tap_fold = tap_fold_;
     p.block_taps = block_taps(tile, spread);
-    if (!choose_pixels(p, inner, pixels, all.range_h, all.range_w)) return false;
+    if (!choose_pixels(p, inner, pixels, all.reach)) return false;
     p.x_boxes = tile.n / kChannels;
     p.y_chunks = p.box_chunks = tap_fold_ > 1 ? 1 : kRows / kChannels * (spread ? tile.warpgroups : 1);
     p.tap_groups = static_cast<int>(all.groups.size());
     if (p.tap_groups * p.block_taps > kHopperTurnedTaps) return false;
-    if (!choose_memory(p, parts_, all.most_boxes * p.y_chunks)) return false;
+    if (!choose_memory(p, parts_, all.reach.most_boxes * p.y_chunks)) return false;
     choose_blocks(p, kChannels);
     return choose_splits(p, stage_cycles(p, all), problem_.w.stride[1] != 1);
   }
@@ -109,8 +102,7 @@ class Candidates : public WeightCopiesCandidates {
     std::vector<const std::vector<WeightPlaneBox>*> groups;
     for (const std::vector<WeightPlaneBox>& boxes : all.groups) groups.push_back(&boxes);
     if (!fill_boxes(p, groups)) return false;
-    const std::array<int, 3> row{1, p.halo[0], p.halo[0] * p.halo[1]};
-    const auto [row_h, row_w] = box_rows(p);
+    const std::array<int, 3> row = box_rows(p);
     for (int i = 0; i < kPixels / 8; ++i) {
       const int line = 8 * i / p.pixels[0], image = line / p.pixels[1];
       p.octet_row[i] = static_cast<int16_t>(8 * i % p.pixels[0] * row[0] + line % p.pixels[1] * row[1] +
@@ -119,13 +111,8 @@ class Candidates : public WeightCopiesCandidates {
     p.taps.fill({0, -1});
     for (size_t i = 0; i < all.taps.size(); ++i) {
       const auto [kh, kw] = all.taps[i];
-      const std::vector<WeightPlaneBox>& boxes = all.groups[i / p.block_taps];
-      const TapPlace h = tap_place(axis_[0], kh), w = tap_place(axis_[1], kw);
-      const size_t index = find_box(boxes, h.plane, w.plane, 0);
-      const WeightPlaneBox& box = boxes[index];
-      const int row_of_tap = static_cast<int>(index) * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) +
-                             (h.shift - box.first_h) * row_h + (w.shift - box.first_w) * row_w;
-      p.taps[i] = {static_cast<int16_t>(row_of_tap), static_cast<int16_t>(kh * axis_[1].kernel + kw)};
+      const int row_of = row_of_tap(p, all.groups[i / p.block_taps], kh, kw, 0);
+      p.taps[i] = {static_cast<int16_t>(row_of), static_cast<int16_t>(kh * axis_[1].kernel + kw)};
     }
     return true;
   }
@@ -149,7 +136,7 @@ class Candidates : public WeightCopiesCandidates {
  private:
   double x_bytes(const HopperWeightTurnedPlan& p) const { return static_cast<double>(p.x_boxes) * p.x_box_bytes; }
   double y_bytes(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
-    return static_cast<double>(all.most_boxes) * p.y_chunks * p.halo[0] * p.halo[1] * p.halo[2] * kHopperRowBytes;
+    return static_cast<double>(all.reach.most_boxes) * p.y_chunks * p.halo[0] * p.halo[1] * p.halo[2] * kHopperRowBytes;
   }
   double stage_bytes(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
     const double of_x = std::min(1.0, static_cast<double>(m_) / p.tile.n);
@@ -163,8 +150,8 @@ class Candidates : public WeightCopiesCandidates {
     const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kGatheredBytes);
     const double turned = x_bytes(p) * (1 + parts_);
     const double shared = (read + turned + x_bytes(p) + y_bytes(p, all)) / kSharedBytes;
-    const double apart = all.most_boxes > 1 ? kPlaneLatency * y_bytes(p, all) / p.y_chunks : 0;
-    const double rows = static_cast<double>(all.most_boxes) * p.halo[0] * p.halo[1] * p.halo[2];
+    const double apart = all.reach.most_boxes > 1 ? kPlaneLatency * y_bytes(p, all) / p.y_chunks : 0;
+    const double rows = static_cast<double>(all.reach.most_boxes) * p.halo[0] * p.halo[1] * p.halo[2];
     const double copies = n_ * problem_.groups < kChannels ? rows * kShortRow : 0;
     return std::max({tensor, shared, copies, (kLatency + apart) / (p.slots - 1)});
   }
@@ -191,6 +178,7 @@ std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Devi
   };
   if (problem.dtype != DType::kFloat32) return refuse("takes float32");
   if (const std::string why = weight_copies_refusal(problem, device); !why.empty()) return refuse(why);
+  if (problem.axis[0].kernel * problem.axis[1].kernel > kHopperTurnedTaps) return refuse("takes up to 128 taps");
   const WeightSlices slices = weight_slices(problem);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
   const Problem part = first_images(problem, slices.slice);

@@ -17,7 +17,8 @@ constexpr int kMostRows = 1024;  // of a block: its tables
 constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many channels are never the best choice
 
 // Cycles of a multiprocessor, fitted to 66 timings on an H200 (10 layers in bfloat16, TF32 and strict float32, both
-// layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48.
+// layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48. Of quads, and of what a
+// second buffer hides, to three layers of one output picture.
 constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
 constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 11;
 constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
@@ -192,6 +193,7 @@ class Candidates {
       int buffers, blocks;
     };
     const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
+    const bool again = p.row_groups > p.warps_m;  // the rows take several rounds, each of all chunks
     std::vector<Choice> choices;
     if (p.quads) choices = {{2, 2}, {2, 1}};
     for (int blocks = narrow_blocks(p.row_tiles, p.parts, p.quads); blocks > 1; --blocks)
@@ -207,13 +209,14 @@ class Candidates {
         p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
         const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
         if (weights > room) return false;
+        const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kNarrowUnitBytes;
+        const int64_t all = stage_at + stage + 4 * narrow_tables(p, h_, w_).total;
+        if (all > room || p.steps >= 1 << 15) return false;
         p.source_at = static_cast<int>(weights);
-        p.stage_at = p.source_at + p.buffers * p.units * p.source_pitch * kNarrowUnitBytes;
-        const int64_t tables = p.stage_at + stage;
-        const int64_t all = tables + 4 * narrow_tables(p, h_, w_).total;
-        p.tables_at = static_cast<int>(tables);
+        p.stage_at = static_cast<int>(stage_at);
+        p.tables_at = static_cast<int>(stage_at + stage);
         p.shared_bytes = static_cast<int>(all);
-        return all <= room && p.steps < 1 << 15;
+        return p.buffers == 1 || p.chunks == 1 || !again;
       };
       p.blocks_per_multiprocessor = blocks;
       for (int chunks = 1; chunks <= all_units; chunks *= 2) {
@@ -327,7 +330,7 @@ std::string describe(const NarrowConvPlan& plan, DType) {
   text << plan.channels << " channels in " << (plan.all_heights ? "all phases" : "all phases of the width") << " x ("
        << plan.tile.n << " images, " << plan.tile.h << " rows, " << plan.tile.w << " columns), "
        << kNarrowWarps / plan.warps_m << 'x' << plan.warps_m << " warps of " << 16 * plan.row_tiles << " rows"
-       << (plan.parts == 2 ? ", three TF32 products" : "");
+       << (plan.quads ? ", four columns at a time" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
 }
 

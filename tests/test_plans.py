@@ -13,7 +13,7 @@ import pytest
 import torch
 from cases import CASES
 
-from deconv_ext.workloads import KERNELBENCH, ZOO, Case, output_size
+from deconv_ext.workloads import KERNELBENCH, ZOO, Case, case, output_size
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
 pytest.importorskip("hypothesis")
@@ -1190,11 +1190,11 @@ def test_plans_are_remembered() -> None:
     """Each problem is planned once, and gets its own plan, not that of a problem that differs in one number."""
     memory = core.PlanMemory()
     kinds = list(itertools.product(DIRECTIONS, ("float32", "bfloat16"), ("contiguous", "channels_last")))
-    one = next(case for case in CASES if case["g"] == 1 and case["co"] > 1)
+    one = next(one for one in CASES if one["g"] == 1 and one["co"] > 1)
     changed = [{**one, "n": one["n"] + 1}, {**one, "co": one["co"] * 2}, {**one, "h": one["h"] + 1}]
-    for case in (one, *changed, *FULL[:20]):
+    for other in (one, *changed, *FULL[:20]):
         for kind in kinds:
-            problem = _problem(case, *kind)
+            problem = _problem(other, *kind)
             expected = core.make_plan(problem)
             before = memory.planned
             for _ in range(2):
@@ -1230,6 +1230,43 @@ def test_mma_weight_plans_cover_the_result_exactly_once(
     one: Case, kind: tuple[str, str, str], multiprocessors: int
 ) -> None:
     _check_plan(one, "grad_weight", *kind[1:], multiprocessors, "mma")
+
+
+@many
+@given(problems(), layouts, st.booleans(), devices)
+def test_turned_plans_cover_the_result_exactly_once(
+    one: Case, layout: str, allow_tf32: bool, multiprocessors: int
+) -> None:
+    """Whether another kernel would be taken or not."""
+    device = core.Device()
+    device.multiprocessors = multiprocessors
+    problem = _problem(one, "grad_weight", "float32", layout)
+    problem.allow_tf32 = allow_tf32
+    plan = core.plan_hopper_weight_turned(problem, device)
+    if plan is not None:
+        _check_hopper_weight_turned_plan(plan.tile, one, "float32", allow_tf32, plan.workspace_bytes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "one",
+    [
+        case("padded", 1, 128, 1, 80100, 128, 1, 1, (0, 40000)),
+        case("dilated", 4, 256, 4, 256, 128, (1, 2), 1, 0, 0, (1, 40000)),
+    ],
+    ids=lambda one: one["name"],
+)
+def test_weight_plans_of_taps_far_apart(one: Case, dtype: str) -> None:
+    """Further than the tables of tensor copies hold."""
+    _check_plan(one, "grad_weight", dtype, "channels_last", 132)
+    problem = _problem(one, "grad_weight", dtype, "channels_last")
+    assert core.plan_hopper_weight_turned(problem, core.Device()) is None
+
+
+def test_narrow_plans_keep_within_shared_memory() -> None:
+    """Of a staged source so large that its size in bytes is no 32-bit integer."""
+    one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
+    _check_plan(one, "grad_input", "float32", "channels_last", 132, "narrow")
 
 
 def _strips_plan(one: Case, layout: str, allow_tf32: bool, multiprocessors: int) -> Any:

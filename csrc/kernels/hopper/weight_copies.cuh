@@ -15,7 +15,7 @@ struct WeightCopiesParams {
   float* partial;  // (splits, groups, taps, m, n), m and n padded; null unless plan.sums
   int64_t result_m, result_n, result_h, result_w;
   int channels_m, channels_n, groups, kernel_h, kernel_w;
-  bool store_packs;  // eight neighbouring output channels at once
+  bool store_packs;  // 16-bit elements: eight neighbouring output channels at once
   bool adds;  // to the partial sums of the images before
   Plan plan;
 };

@@ -6,8 +6,8 @@
 //
 // A block keeps the weights of one *pass* (group, channels m, one or all phases of the height, all of the width) in
 // shared memory, as the tensor cores want them, and walks over tiles of pixels:
-//   source tile and halo -> shared memory, [unit][image, plane, row][plane, column][16 bytes], some units at a time:
-//   while the tensor cores work on these, the next are on their way;
+//   source tile and halo -> shared memory, [unit][image, plane, row][plane, column][16 bytes], some units at a time;
+//   with two buffers the next are on their way while the tensor cores work on these;
 //   each warp: row_tiles tiles of rows x 8 * kPixelTiles pixels, over the positions that these rows have taps at;
 //   sums + bias -> shared memory, phases interleaved as in the result, bias alone where a phase has no tap;
 //   whole lines -> result.
@@ -106,7 +106,10 @@ class ConvBlock {
     prepare();
     const int tiles = plan.tiles.n * plan.tiles.h * plan.tiles.w;
     int buffer = 0;
-    if (plan.buffers == 2 && row_groups > 0 && first_tile < tiles) bring(first_tile, 0, buffer);
+    if (plan.buffers == 2 && row_groups > 0 && first_tile < tiles) {
+      enter_tile(first_tile);
+      bring(first_tile, 0, buffer);
+    }
     for (int tile = first_tile; tile < tiles; tile += plan.tile_blocks) {
       if (row_groups > 0) compute_tile(tile, tile + plan.tile_blocks < tiles, buffer);
       __syncthreads();
@@ -295,6 +298,7 @@ class ConvBlock {
         if (first == 0 || plan.chunks > 1) {
           if (plan.buffers == 1) {
             __syncthreads();
+            if (first == 0 && chunk == 0) enter_tile(tile);
             bring(tile, chunk, buffer);
           }
           copy_wait_all();
@@ -317,7 +321,6 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void bring(int tile, int chunk, int buffer) {
-    if (chunk == 0) enter_tile(tile);
     if constexpr (kQuads) {
       load_quads(0, tile, chunk, buffer);
     } else {
@@ -334,7 +337,7 @@ class ConvBlock {
     }
   }
 
-  // Some units of a tile into a buffer: `start` asks for them, `finish` writes what has come into registers.
+  // Some units of a tile into a buffer: `start` asks for them, `finish` stores what came by way of registers.
   struct Ahead;
   __device__ __forceinline__ void start(Ahead& ahead, int tile, int chunk, int buffer) {
     if constexpr (kQuads) {
@@ -481,7 +484,7 @@ class ConvBlock {
     const uint4* weight = weights + (row_group * plan.chunks + chunk) * plan.steps * kRowTiles * 32 + lane;
     const int steps = tables[p.at.steps + row_group] & 0xffff;
     const int of_buffer = buffer * plan.units * plan.source_pitch * kNarrowUnitBytes;
-#pragma unroll(kQuads && Config::kParts == 1 ? 2 : 1)
+#pragma unroll(kQuads&& Config::kParts == 1 ? 2 : 1)
     for (int step = 0; step < steps; ++step) {
       const int offset = unit[2 * step] + of_buffer;
       uint32_t pixels[kPixelTiles / 2][4];
