@@ -10,7 +10,9 @@ constexpr int64_t kAlignment = 256;  // of the workspace's parts, bytes
 constexpr int kMostSlots = 8, kLeastSlots = 2;
 constexpr int kMostBox = 256;  // pixels along one axis of a tensor copy
 
-// Fitted to 2,852 timings of 26 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to 2,852 timings of 26 layers on an H200
+// (docs/performance_notes.md).
+constexpr double kClockHopper = 1.7e9;
 constexpr double kMemoryOverlap = 0.06;  // of what hides behind something longer, still felt
 constexpr double kBlockCost = 1500, kItemCost = 3600;  // once, and with each further item of a block
 constexpr double kCache = 32e6;      // bytes that neighbouring tiles of pixels find in L2
@@ -230,7 +232,7 @@ bool WeightCopiesCandidates::choose_splits(HopperWeightCopies& p, double stage, 
     p.sums = in_slices_ || p.splits > 1 || (scattered && partial_bytes(p) <= kWorkspaceLimit);
     p.items = tiles * p.splits;
     p.blocks = std::min<int64_t>(p.items, device_.multiprocessors);
-    const double ms = 1e3 * cycles(p, stage) / kClockWeightCopies + add_ms(p);
+    const double ms = 1e3 * cycles(p, stage) / kClockHopper + add_ms(p);
     if (chosen == 0 || ms < best) {
       best = ms;
       chosen = p.splits;
@@ -277,7 +279,7 @@ double WeightCopiesCandidates::add_ms(const HopperWeightCopies& p) const {
 
 double WeightCopiesCandidates::estimate_ms(const HopperWeightCopies& p, double stage, double stage_bytes) const {
   const double memory = memory_bytes(p, stage_bytes) / (kBandwidth * device_.bandwidth);
-  const double compute = cycles(p, stage) / kClockWeightCopies;
+  const double compute = cycles(p, stage) / kClockHopper;
   const double longer = std::max(compute, memory), shorter = std::min(compute, memory);
   return 1e3 * (longer + kMemoryOverlap * shorter) + kLaunchMs + add_ms(p);
 }
@@ -285,7 +287,7 @@ double WeightCopiesCandidates::estimate_ms(const HopperWeightCopies& p, double s
 double WeightCopiesCandidates::least_ms(const HopperWeightCopies& p, double stage) const {
   const double busy = static_cast<double>(block_tiles(p)) * static_cast<double>(p.steps) * stage /
                       device_.multiprocessors;
-  return 1e3 * busy / kClockWeightCopies + kLaunchMs;
+  return 1e3 * busy / kClockHopper + kLaunchMs;
 }
 
 // From memory: all of the input and of the planes that are read, and what neighbouring halos share, unless so much lies

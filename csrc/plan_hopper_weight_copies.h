@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "correlation.h"
@@ -15,8 +17,6 @@
 #include "repack_plan.h"
 
 namespace deconv {
-
-inline constexpr double kClockWeightCopies = 1.7e9;
 
 // 128 bytes of channels of one plane of grad_output, and the shifts of the taps that read them.
 struct WeightPlaneBox {
@@ -61,6 +61,19 @@ int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64
 std::string describe_slices(const HopperWeightCopies& plan);
 // Of the pixels, from the innermost axis on.
 std::string describe_pixels(const HopperWeightCopies& plan);
+
+// Whether the plan of one tile is the best until now. ms: of a slice, but for what rewrites it. sums: bytes.
+template <class TilePlan>
+void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t sums, const WeightSlices& slices,
+                   const Plan& fallback, DType dtype, std::vector<Candidate>* considered) {
+  // Every slice reads and writes the sums, which costs about what adding them costs.
+  const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
+  const int64_t bytes = place_slices(tile, slices, sums);
+  if (considered) considered->push_back({"hopper family, " + describe(tile, dtype), all_ms, ""});
+  if (best && all_ms >= best->estimate_ms) return;
+  set_fallback(tile, fallback);
+  best = Plan{std::move(tile), std::max(bytes, fallback.workspace_bytes), all_ms};
+}
 
 class WeightCopiesCandidates {
  public:

@@ -347,13 +347,8 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
       }
     }
     if (!of_tile) continue;
-    // Every slice reads and writes the sums, which costs about what adding them costs.
-    of_tile_ms = (of_tile_ms + slices.before_ms) * static_cast<double>(slices.count);
-    const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
-    if (considered) considered->push_back({"hopper family, " + describe(*of_tile, problem.dtype), of_tile_ms, ""});
-    if (best && of_tile_ms >= best->estimate_ms) continue;
-    set_fallback(*of_tile, fallback);
-    best = Plan{*of_tile, std::max(bytes, fallback.workspace_bytes), of_tile_ms};
+    const int64_t sums = candidates.workspace_bytes(*of_tile);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, problem.dtype, considered);
   }
   if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
   return best;

@@ -8,8 +8,8 @@ namespace deconv {
 namespace {
 
 constexpr int kChannels = kHopperTurnedChannels, kPixels = kHopperTurnedPixels;
-constexpr int kProducts = kPixels / 8;  // of a stage, for each tap
-constexpr int kRows = 64;               // of operand A
+constexpr int kProducts = kPixels / 8;         // of a stage, for each tap
+constexpr int kRows = kHopperWeightTileM;      // of operand A
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
 // beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
 constexpr int64_t kMostPixels = 1 << 15, kMostPixelsSplit = int64_t{1} << 40;
@@ -204,13 +204,8 @@ std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Devi
       }
     }
     if (!of_tile) return;
-    // Every slice reads and writes the sums, which costs about what adding them costs.
-    of_tile_ms = (of_tile_ms + slices.before_ms) * static_cast<double>(slices.count);
-    const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
-    if (considered) considered->push_back({"hopper family, " + describe(*of_tile, problem.dtype), of_tile_ms, ""});
-    if (best && of_tile_ms >= best->estimate_ms) return;
-    set_fallback(*of_tile, fallback);
-    best = Plan{*of_tile, std::max(bytes, fallback.workspace_bytes), of_tile_ms};
+    const int64_t sums = candidates.workspace_bytes(*of_tile);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, problem.dtype, considered);
   };
   if (problem.allow_tf32) {
     for (const HopperWeightTile tile : kHopperTurnedTiles) consider(tile);

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ import deconv_ext
 pytestmark = pytest.mark.gpu
 
 OPERATOR = torch.ops.deconv.conv_transpose2d
+GRAD_WEIGHT = torch.ops.deconv.conv_transpose2d_grad_weight
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
@@ -39,6 +40,50 @@ def _relative_error(result: Tensor, expected: Tensor) -> float:
     return ((result.double() - expected).norm() / expected.norm()).item()
 
 
+def _weight_problem(
+    case: Sequence[Any], batch: int, dtype: torch.dtype, layout: torch.memory_format, device: str = "cuda"
+) -> tuple[Tensor, Tensor, tuple[Any, ...], Tensor]:
+    """Input, grad_output, the operator's other arguments, and the gradient in float64, of random operands.
+
+    ``case``: input channels, output channels, groups, size, kernel, stride, padding, dilation.
+    """
+    ci, co, groups, size, kernel, stride, padding, dilation = case
+    x = torch.randn(batch, ci, *size, device=device, dtype=dtype).to(memory_format=layout)
+    weight = torch.zeros(ci, co // groups, *kernel, device=device, dtype=torch.float64)
+    rest = (stride, padding, (0, 0), groups, dilation)
+    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
+    grad = torch.randn(shape, device=device, dtype=dtype).to(memory_format=layout)
+    expected = torch.ops.aten.convolution_backward(
+        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
+    )[1]
+    return x, grad, (kernel, *rest), expected
+
+
+def _weight_plan(x: Tensor, grad: Tensor, arguments: tuple[Any, ...]) -> str:
+    kernel, *rest = arguments
+    return str(torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel))
+
+
+def _plan_line(text: str) -> str:
+    return next(line for line in text.splitlines() if "plan:" in line)
+
+
+def _off_16_bytes(x: Tensor) -> Tensor:
+    """A copy at an address that tensor copies refuse."""
+    shifted = torch.empty(x.numel() + 1, device=x.device, dtype=x.dtype)[1:].as_strided(x.shape, x.stride()).copy_(x)
+    assert shifted.data_ptr() % 16 != 0
+    return shifted
+
+
+def _check_infinity(x: Tensor, grad: Tensor, arguments: tuple[Any, ...]) -> None:
+    """Where every tap meets every pixel: an infinite pixel reaches all of its channel's results and no others."""
+    x[0, 2, x.shape[2] // 2, x.shape[3] // 2] = float("inf")
+    reached = GRAD_WEIGHT(x, grad, *arguments).isfinite()
+    others = torch.arange(x.shape[1], device=x.device) != 2
+    assert torch.equal(reached.any(dim=(1, 2, 3)), others)
+    assert reached[others].all()
+
+
 # Input channels, output channels, groups, size, kernel, stride: one, two and four taps that share operand A, warpgroups
 # on taps and on output channels, several small images in a step, odd widths, strips with a ragged end.
 WEIGHTS = [
@@ -58,21 +103,13 @@ WEIGHTS = [
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_grad_weight_on_tensor_cores(case: tuple[Any, ...], dtype: torch.dtype, layout: torch.memory_format) -> None:
     """Against float64, and the same bits in 20 calls."""
-    ci, co, groups, size, kernel, stride = case
     torch.manual_seed(2)
-    x = torch.randn(6, ci, *size, device="cuda", dtype=dtype).to(memory_format=layout)
-    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
-    shape = F.conv_transpose2d(x.double(), weight, None, stride, groups=groups).shape
-    grad = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=layout)
-    expected = torch.ops.aten.convolution_backward(
-        grad.double(), x.double(), weight, None, stride, (0, 0), (1, 1), True, (0, 0), groups, [False, True, False]
-    )[1]
-    arguments = (x, grad, kernel, stride, (0, 0), (0, 0), groups, (1, 1))
-    result = torch.ops.deconv.conv_transpose2d_grad_weight(*arguments)
+    x, grad, arguments, expected = _weight_problem((*case, (0, 0), (1, 1)), 6, dtype, layout)
+    result = GRAD_WEIGHT(x, grad, *arguments)
     limit = {torch.float32: 1e-6, torch.float16: 8e-4, torch.bfloat16: 6e-3}[dtype]
     assert _relative_error(result, expected) < limit
     for _ in range(20):
-        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(*arguments), result)
+        assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
 
 
 # Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation: taps of one plane along the
@@ -105,29 +142,16 @@ TENSOR_COPIES = [
 @pytest.mark.parametrize("case", TENSOR_COPIES)
 def test_grad_weight_by_tensor_copies(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     """Against float64, the same bits in 20 calls, any layout of the result, and a pointer that TMA refuses."""
-    ci, co, groups, batch, size, kernel, stride, padding, dilation = case
     torch.manual_seed(3)
-    x = torch.randn(batch, ci, *size, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
-    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
-    rest = (stride, padding, (0, 0), groups, dilation)
-    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
-    grad = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
-    text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel)
-    assert "x 64 columns" in next(line for line in text.splitlines() if "plan:" in line), text
-    expected = torch.ops.aten.convolution_backward(
-        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
-    )[1]
-    arguments = (kernel, *rest)
-    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, *arguments)
+    x, grad, arguments, expected = _weight_problem(case[:3] + case[4:], case[3], dtype, torch.channels_last)
+    text = _weight_plan(x, grad, arguments)
+    assert "x 64 columns" in _plan_line(text), text
+    result = GRAD_WEIGHT(x, grad, *arguments)
     limit = 8e-4 if dtype == torch.float16 else 6e-3
     assert _relative_error(result, expected) < limit
     for _ in range(20):
-        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, *arguments), result)
-    shifted = torch.empty(x.numel() + 1, device="cuda", dtype=dtype)[1:].as_strided(x.shape, x.stride())
-    shifted.copy_(x)
-    assert shifted.data_ptr() % 16 != 0
-    moved = torch.ops.deconv.conv_transpose2d_grad_weight(shifted, grad, *arguments)
-    assert _relative_error(moved, expected) < limit
+        assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
+    assert _relative_error(GRAD_WEIGHT(_off_16_bytes(x), grad, *arguments), expected) < limit
 
 
 # The same for float32, where some warps turn the input around: taps of one plane and a plane for each, few output
@@ -157,34 +181,20 @@ TURNED_COPIES = [
 def test_grad_weight_of_float32_by_tensor_copies(case: tuple[Any, ...], rewritten: bool, allow_tf32: bool) -> None:
     """Against float64, the same bits in 20 calls, a pointer that TMA refuses, infinities; contiguous operands too,
     which are rewritten first where that pays."""
-    ci, co, groups, batch, size, kernel, stride, padding, dilation = case
     layout = torch.contiguous_format if rewritten else torch.channels_last
     torch.manual_seed(7)
-    x = torch.randn(batch, ci, *size, device="cuda").to(memory_format=layout)
-    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
-    rest = (stride, padding, (0, 0), groups, dilation)
-    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
-    grad = torch.randn(shape, device="cuda").to(memory_format=layout)
-    text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel)
-    if allow_tf32 and not rewritten:
-        assert " pixels (" in next(line for line in text.splitlines() if "plan:" in line), text
-    expected = torch.ops.aten.convolution_backward(
-        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
-    )[1]
+    x, grad, arguments, expected = _weight_problem(case[:3] + case[4:], case[3], torch.float32, layout)
+    text = _weight_plan(x, grad, arguments)
+    if not rewritten and (allow_tf32 or case is not TURNED_COPIES[-1]):  # the last one's strict plan packs strips
+        assert " pixels (" in _plan_line(text), text
     limit = 6e-4 if allow_tf32 else 1e-6
-    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest)
+    result = GRAD_WEIGHT(x, grad, *arguments)
     assert _relative_error(result, expected) < limit, text
     for _ in range(20):
-        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest), result)
-    shifted = torch.empty(x.numel() + 1, device="cuda")[1:].as_strided(x.shape, x.stride()).copy_(x)
-    assert shifted.data_ptr() % 16 != 0
-    moved = torch.ops.deconv.conv_transpose2d_grad_weight(shifted, grad, kernel, *rest)
-    assert _relative_error(moved, expected) < limit
-    if padding == (0, 0) and groups == 1:  # every tap meets every pixel
-        x[0, 2, size[0] // 2, size[1] // 2] = float("inf")
-        reached = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest).isfinite()
-        assert torch.equal(reached.any(dim=(1, 2, 3)), torch.arange(ci, device="cuda") != 2)
-        assert reached[torch.arange(ci) != 2].all()
+        assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
+    assert _relative_error(GRAD_WEIGHT(_off_16_bytes(x), grad, *arguments), expected) < limit
+    if case[7] == (0, 0) and case[2] == 1:
+        _check_infinity(x, grad, arguments)
 
 
 # Input channels, output channels, groups, batch, size, kernel, stride, padding: layers whose operands are rewritten
@@ -204,23 +214,14 @@ REWRITTEN = [
 @pytest.mark.parametrize("case", REWRITTEN)
 def test_grad_weight_of_rewritten_operands(case: tuple[Any, ...], memory_format: torch.memory_format) -> None:
     """Against float64, the same bits again, also of operands that are slices of larger tensors."""
-    ci, co, groups, batch, size, kernel, stride, padding = case
     torch.manual_seed(4)
-    rest = (stride, padding, (0, 0), groups, (1, 1))
-    make: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    x = torch.randn(batch, ci, *size, **make).to(memory_format=memory_format)
-    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
-    grad = torch.randn(F.conv_transpose2d(x.double(), weight, None, *rest).shape, **make).to(
-        memory_format=memory_format
-    )
-    expected = torch.ops.aten.convolution_backward(
-        grad.double(), x.double(), weight, None, stride, padding, (1, 1), True, (0, 0), groups, [False, True, False]
-    )[1]
-    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest)
+    of_case = (*case[:3], *case[4:], (1, 1))
+    x, grad, arguments, expected = _weight_problem(of_case, case[3], torch.bfloat16, memory_format)
+    result = GRAD_WEIGHT(x, grad, *arguments)
     assert _relative_error(result, expected) < 6e-3
-    assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest), result)
+    assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
     wide = F.pad(grad, (1, 2))[..., 1:-2]
-    assert _relative_error(torch.ops.deconv.conv_transpose2d_grad_weight(x, wide, kernel, *rest), expected) < 6e-3
+    assert _relative_error(GRAD_WEIGHT(x, wide, *arguments), expected) < 6e-3
 
 
 # Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation; whether strict float32 is
@@ -250,34 +251,22 @@ STRIPS = [
 @pytest.mark.parametrize("case", STRIPS)
 def test_grad_weight_by_packed_strips(case: tuple[Any, ...], layout: torch.memory_format, allow_tf32: bool) -> None:
     """Against float64, the same bits in 20 calls, odd addresses and strides of a slice, infinities."""
-    ci, co, groups, batch, size, kernel, stride, padding, dilation, strict_too = case
+    strict_too = case[9]
     torch.manual_seed(6)
-    x = torch.randn(batch, ci, *size, device="cuda").to(memory_format=layout)
-    weight = torch.zeros(ci, co // groups, *kernel, device="cuda", dtype=torch.float64)
-    rest = (stride, padding, (0, 0), groups, dilation)
-    shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
-    grad = torch.randn(shape, device="cuda").to(memory_format=layout)
-    text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", kernel)
+    x, grad, arguments, expected = _weight_problem(case[:3] + case[4:9], case[3], torch.float32, layout)
+    text = _weight_plan(x, grad, arguments)
     if strict_too or (allow_tf32 and strict_too is not None):
-        assert "packed strips" in next(line for line in text.splitlines() if "plan:" in line), text
+        assert "packed strips" in _plan_line(text), text
         assert case is not STRIPS[-1] or " 1 slices" not in text, text
-    expected = torch.ops.aten.convolution_backward(
-        grad.double(), x.double(), weight, None, stride, padding, dilation, True, (0, 0), groups, [False, True, False]
-    )[1]
     limit = 6e-4 if allow_tf32 else 1e-6
-    result = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest)
+    result = GRAD_WEIGHT(x, grad, *arguments)
     assert _relative_error(result, expected) < limit, text
     for _ in range(20):
-        assert torch.equal(torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest), result)
-    shifted = torch.empty(x.numel() + 1, device="cuda")[1:].as_strided(x.shape, x.stride()).copy_(x)
+        assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
     wide = F.pad(grad, (1, 2))[..., 1:-2]
-    moved = torch.ops.deconv.conv_transpose2d_grad_weight(shifted, wide, kernel, *rest)
-    assert _relative_error(moved, expected) < limit
-    if padding == (0, 0):  # every tap meets every pixel
-        x[0, 2, size[0] // 2, size[1] // 2] = float("inf")
-        reached = torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, kernel, *rest).isfinite()
-        assert torch.equal(reached.any(dim=(1, 2, 3)), torch.arange(ci, device="cuda") != 2)
-        assert reached[torch.arange(ci) != 2].all()
+    assert _relative_error(GRAD_WEIGHT(_off_16_bytes(x), wide, *arguments), expected) < limit
+    if case[7] == (0, 0):
+        _check_infinity(x, grad, arguments)
 
 
 MMA_WEIGHTS = """

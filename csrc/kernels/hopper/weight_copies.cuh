@@ -84,7 +84,7 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
                     c2 + box.shift[2]);
         to += plan.y_box_bytes;
       };
-      if constexpr (sizeof(T) == 2) {
+      if constexpr (sizeof(T) == 2) {  // its boxes are many: with the loop unet_up4 took a tenth longer
         copy(box.chunk);
       } else {
         for (int chunk = 0; chunk < box_chunks; ++chunk) copy(chunk);

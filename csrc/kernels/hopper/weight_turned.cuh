@@ -175,7 +175,7 @@ class WeightTurnedBlock {
     const int tap_warps = 4 / plan.tap_fold;
     const int first = item.tap_group * plan.block_taps + (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold) +
                       warp / tap_warps;
-    const int channel = (plan.spread ? 64 * warpgroup : 0) + 16 * (warp % tap_warps);
+    const int channel = (plan.spread ? kHopperWeightTileM * warpgroup : 0) + 16 * (warp % tap_warps);
     const int chunk = channel / kHopperTurnedChannels, of_chunk = channel % kHopperTurnedChannels + lane / 4;
     Place place;
     place.piece = of_chunk / 4;
