@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "correlation.h"
+#include "plan_col2im.h"
 #include "plan_depthwise.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
@@ -46,6 +47,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
+  if (options.allows("col2im")) consider(plan_col2im_conv(problem, device, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
@@ -155,6 +157,14 @@ std::string describe_launch(const NarrowConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const Col2imConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << col2im_threads(plan.parts) << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.segments << 'x' << plan.strips << " segments of an image in "
+       << plan.steps << " steps, " << plan.chunks << " stages of a step";
+  return text.str();
+}
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
@@ -167,6 +177,7 @@ const char* family(const HopperWeightStripsPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
+const char* family(const Col2imConvPlan&) { return "col2im"; }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "col2im_plan.h"
 #include "depthwise_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
@@ -33,7 +34,7 @@ struct Device {
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
                HopperWeightPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan,
-               MmaWeightPlan, NarrowConvPlan>
+               MmaWeightPlan, NarrowConvPlan, Col2imConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

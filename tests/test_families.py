@@ -326,7 +326,7 @@ def test_grad_weight_of_the_mma_family() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
     env = {**os.environ, "DECONV_FAMILY": family}
@@ -568,6 +568,51 @@ def test_narrow_layers() -> None:
     """Sizes around the tile, phases without taps, one pixel; float64 as the oracle, equal bits, infinities."""
     env = {**os.environ, "DECONV_FAMILY": "narrow"}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + NARROW], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+COL2IM = """
+import torch, torch.nn.functional as F
+torch.manual_seed(3)
+# Channels, image, result channels a group, kernel, stride, padding, dilation, groups: widths that wide, narrow and no
+# copies take, one to three products' tiles a warp, several warps along them, phases with different numbers of taps and
+# with none, segments with a ragged end, ragged channels, blocks with several channels, groups, stores of 1, 2 and 4.
+for ci, h, w, co, k, s, p, d, g in [
+    (64, 9, 64, 3, 4, 2, 1, 1, 1), (64, 9, 33, 3, 4, 2, 1, 1, 1), (40, 70, 34, 2, 5, 2, 2, 1, 1),
+    (56, 40, 120, 1, 9, 4, 4, 1, 1), (12, 10, 7, 5, (3, 5), (2, 3), (1, 2), (2, 1), 3), (33, 21, 48, 8, 3, 2, 1, 1, 1),
+    (24, 6, 40, 6, 3, 5, 1, 2, 1), (20, 1, 1, 3, 4, 1, 0, 1, 1), (33, 1, 5, 4, 3, 2, 1, 1, 2),
+    (19, 30, 24, 1, 2, 2, 0, 1, 4), (3, 17, 17, 3, 5, 1, 2, 2, 1), (16, 33, 130, 1, (1, 12), (1, 4), 0, 1, 1),
+]:
+    for kind, most in (("strict", 1e-6), ("tf32", 6e-4), ("float16", 1e-3), ("bfloat16", 8e-3)):
+        torch.backends.cudnn.allow_tf32 = kind == "tf32"
+        dtype = getattr(torch, kind, torch.float32)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(3, ci * g, h, w, device="cuda").to(dtype).to(memory_format=layout)
+            weight = torch.randn(ci * g, co, *(k if isinstance(k, tuple) else (k, k)), device="cuda").to(dtype)
+            bias = torch.randn(co * g, device="cuda").to(dtype)
+            run = lambda x: torch.ops.deconv.conv_transpose2d(x, weight, bias, s, p, 0, g, d)
+            text = deconv_ext.explain(x, weight, bias, stride=s, padding=p, groups=g, dilation=d)
+            assert "plan: col2im" in text, text
+            double = [tensor.double().cpu() for tensor in (weight, bias)]
+            oracle = lambda x: F.conv_transpose2d(x.double().cpu(), *double, s, p, 0, g, d).cuda()
+            error = lambda y, x: ((y.double() - oracle(x)).norm() / oracle(x).norm()).item()
+            y = run(x)
+            assert error(y, x) < most, (error(y, x), kind, text)
+            assert all(torch.equal(run(x), y) for _ in range(5)), text
+            # Bases that no wide copy takes, and strides of a slice.
+            shifted = torch.empty(x.numel() + 1, device="cuda", dtype=dtype)[1:].as_strided(x.shape, x.stride())
+            assert error(run(shifted.copy_(x)), x) < most, (kind, text)
+            assert error(run(F.pad(x, (1, 2))[..., 1:-2]), x) < most, (kind, text)
+            # A value that is not finite reaches the results that it belongs to, and no neighbour.
+            x[1, 2, h // 2, w // 2] = float("inf")
+            assert torch.equal(run(x).isfinite(), oracle(x).to(dtype).isfinite()), (kind, text)
+"""
+
+
+def test_col2im_layers() -> None:
+    """Against float64 in all ways of computing, equal bits, odd addresses, infinities."""
+    env = {**os.environ, "DECONV_FAMILY": "col2im"}
+    done = subprocess.run([sys.executable, "-c", "import deconv_ext" + COL2IM], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 

@@ -1132,6 +1132,54 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
     assert all(at % 16 == 0 for at in (plan.source_at, plan.stage_at, plan.tables_at))
 
 
+def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout: str) -> None:
+    """Segments cover each result once, the ring of products holds what two steps make and need, regions of shared
+    memory hold what the kernel puts there."""
+    assert direction == "forward" or (direction == "grad_input" and one["s"] == (1, 1))
+    assert dtype != "float64"
+    assert plan.parts == (2 if dtype == "float32" else 1)
+    size = 4 if dtype == "float32" else 2
+    source, result = _result_size(one, "grad_input"), _result_size(one, "forward")
+    if direction == "grad_input":
+        source, result = result, source
+    axes = []
+    for axis in (0, 1):
+        rest = (one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis])
+        geometry = core.AxisGeometry(source[2 + axis], result[2 + axis], *rest, direction == "forward")
+        axes.append(core.without_idle_taps(geometry))
+    _blocks_cover(plan.strips, plan.columns, axes[1].phase_size(0))
+    _blocks_cover(plan.segments, plan.segment_rows, axes[0].phase_size(0))
+    assert plan.steps * plan.rows >= plan.segment_rows + plan.shifts_h - 1 > (plan.steps - 1) * plan.rows
+    assert plan.passes * plan.channels == result[1] // one["g"]
+    assert plan.segment_blocks <= one["n"] * plan.strips * plan.segments
+    assert plan.blocks == plan.passes * one["g"] * plan.segment_blocks
+    # A step's pixels fit the warps, and its copies begin at multiples of what one brings.
+    assert plan.rows * plan.pitch <= plan.pixels == 8 // plan.warps_m * 32
+    assert plan.pitch >= plan.lead + plan.columns + plan.shifts_w - 1
+    assert plan.pitch % 2 == 0
+    piece = max(plan.column_bytes // size, 1)
+    assert (plan.origin_w - plan.lead) % piece == plan.columns % piece == plan.pitch % piece == 0
+    if plan.column_bytes:  # lie inside the image or outside
+        assert layout == "contiguous" or source[1] == 1 or source[3] == 1
+        assert source[3] % piece == 0
+    products = plan.channels * one["k"][0] * one["k"][1]
+    assert products <= 16 * plan.row_tiles * plan.warps_m
+    assert plan.ring_rows >= 2 * plan.rows + plan.shifts_h - 1
+    assert plan.product_pitch >= plan.ring_rows * plan.pitch
+    assert plan.product_pitch % 32 == 8
+    depth = 32 // size  # channels of one product
+    assert (plan.all_depth_steps - 1) * depth < source[1] // one["g"] <= plan.all_depth_steps * depth
+    assert (plan.chunks - 1) * plan.depth_steps < plan.all_depth_steps <= plan.chunks * plan.depth_steps
+    assert plan.slots >= 2
+    assert plan.slot_bytes >= plan.depth_steps * 32 * (plan.pixels + (8 if plan.column_bytes else 0))
+    assert plan.source_at >= plan.all_depth_steps * plan.parts * plan.row_tiles * plan.warps_m * 512
+    assert plan.products_at >= plan.source_at + plan.slots * plan.slot_bytes
+    assert plan.tables_at >= plan.products_at + products * plan.product_pitch * 4
+    tables = 16 * (14 + axes[0].phases() + axes[1].phases()) + 4 * plan.pixels
+    assert plan.tables_at + tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert all(at % 16 == 0 for at in (plan.source_at, plan.slot_bytes, plan.products_at, plan.tables_at))
+
+
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
@@ -1171,6 +1219,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     if isinstance(plan.tile, core.NarrowConvPlan):
         assert plan.workspace_bytes == 0
         _check_narrow_plan(plan.tile, one, direction, dtype)
+    elif isinstance(plan.tile, core.Col2imConvPlan):
+        assert plan.workspace_bytes == 0
+        _check_col2im_plan(plan.tile, one, direction, dtype, layout)
     elif isinstance(plan.tile, DEPTHWISE_PLANS):
         _check_depthwise_plan(plan.tile, one, direction, dtype, plan.workspace_bytes)
     elif direction == "grad_weight":
@@ -1219,7 +1270,7 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
     for dtype, layout, families in itertools.product(
         ("float32", "float64", "bfloat16"),
         ("contiguous", "channels_last"),
-        ("", "gather,depthwise", "hopper", "mma", "narrow"),
+        ("", "gather,depthwise", "hopper", "mma", "narrow", "col2im"),
     ):
         _check_plan(one, direction, dtype, layout, 132, families)
 
@@ -1418,6 +1469,7 @@ FAMILIES = {
     "hopper": (core.HopperConvPlan, core.HopperWeightPlan, core.HopperWeightStripsPlan),
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
+    "col2im": (core.Col2imConvPlan,),
 }
 
 
@@ -1453,9 +1505,8 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    match = (
-        rf"DECONV_FAMILY must list kernel families \(gather, depthwise, hopper, mma, narrow\), .* but got '{families}'"
-    )
+    names = "gather, depthwise, hopper, mma, narrow, col2im"
+    match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
 

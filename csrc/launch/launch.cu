@@ -72,6 +72,13 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_narrow_conv<T, 1>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<Col2imConvPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) == 4) {
+      if (tile->parts == 2) return launch_col2im_conv<T, 2>(problem, *tile, operands, stream);
+    }
+    if constexpr (sizeof(T) <= 4) return launch_col2im_conv<T, 1>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
   return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);
 }
 

@@ -46,5 +46,8 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
+template <class T, int kParts>
+cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// Hopper's asynchronous machinery with names: barriers, rings, bulk and tensor copies, proxies.
+// Hopper's asynchronous machinery with names: barriers that count bytes, bulk and tensor copies, proxies.
 #pragma once
 
 #include <cuda.h>
@@ -6,38 +6,16 @@
 
 #include <cstdint>
 
+#include "../barriers.cuh"
 #include "../primitives.cuh"
 
 namespace deconv::hopper {
 
-// An mbarrier in shared memory, by address.
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain_%=:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Named barriers of whole warps; arriving does not wait.
-__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // Registers of each thread of a warpgroup from here on: those that some leave, others may take.
@@ -52,33 +30,6 @@ __device__ __forceinline__ void leave_registers() {
 
 // Ordinary writes to shared memory become visible to the tensor cores and the copy engine.
 __device__ __forceinline__ void fence_to_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Slots used in turn by a producer and its consumers. Each slot has a barrier that says full and one that says empty.
-struct Ring {
-  uint32_t full;   // address of the first slot's barrier; the others follow
-  uint32_t empty;
-  int slots;
-  int slot = 0;
-  uint32_t parity = 0;  // of the full barrier's present round
-
-  __device__ __forceinline__ void wait_full() const { barrier_wait(full + 8 * slot, parity); }
-  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
-  __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
-  __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
-  // Past `count` slots, over any number of rounds.
-  __device__ __forceinline__ void skip(int count) {
-    const int rounds = (slot + count) / slots;
-    slot += count - rounds * slots;
-    parity ^= rounds & 1;
-  }
-  __device__ __forceinline__ void advance() {
-    slot += 1;
-    if (slot >= slots) {
-      slot -= slots;
-      parity ^= 1;
-    }
-  }
-};
 
 __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),

@@ -1,0 +1,78 @@
+// Launcher of the col2im family; one .cu file a way of computing instantiates it.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "../kernels/col2im/conv.cuh"
+#include "../plan_arithmetic.h"
+#include "../plan_col2im.h"
+#include "correlation.cuh"
+#include "kernel_launch.cuh"
+
+namespace deconv {
+
+// The steps between taps are the same in every phase that has any.
+inline int phase_with_taps(const AxisGeometry& axis) {
+  int phase = 0;
+  while (phase + 1 < axis.phases() && axis_taps(axis, phase, 0).count == 0) ++phase;
+  return phase;
+}
+
+template <class T>
+void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem, const Col2imConvPlan& plan,
+                        const Operands& operands) {
+  set_images<T>(p, problem, operands);
+  set_weight<T>(p, problem, operands);
+  p.groups = static_cast<int>(problem.groups);
+  for (int a = 0; a < 2; ++a) {
+    p.axis[a] = without_idle_taps(p.axis[a]);
+    const AxisTaps taps = axis_taps(p.axis[a], phase_with_taps(p.axis[a]), 0);
+    p.tap_step[a] = taps.tap_step;
+    p.shift_step[a] = taps.shift_step;
+  }
+  for (int phase = 0; phase < p.axis[1].phases(); ++phase) {
+    p.most_taps_w = std::max(p.most_taps_w, axis_taps(p.axis[1], phase, 0).count);
+  }
+  p.plan = plan;
+  p.by_column_parts = divide_by(ceil_div(plan.columns, plan.columns > 32 ? 64 : 32));
+  p.by_pitch = divide_by(plan.pitch);
+  p.by_row_tiles = divide_by(plan.all_row_tiles());
+  p.by_strips = divide_by(plan.strips);
+  p.by_segments = divide_by(plan.segments);
+  p.by_phases_h = divide_by(p.axis[0].phases());
+  p.by_channels = divide_by(plan.channels);
+  p.by_taps = divide_by(p.axis[0].kernel * p.axis[1].kernel);
+  p.by_kernel_w = divide_by(p.axis[1].kernel);
+  constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
+  p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
+                    is_aligned(p.source, kCol2imUnitBytes);
+  p.vector_result = is_aligned(p.result, 4 * sizeof(T)) ? col2im_vector_result(problem, plan) : 1;
+}
+
+template <class T, int kParts>
+cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  col2im_family::ConvParams<T> params{};
+  col2im_conv_params(params, problem, plan, operands);
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, col2im_threads(kParts), plan.shared_bytes, stream, params);
+  };
+  using col2im_family::conv_kernel;
+  using col2im_family::ConvConfig;
+  const auto launch_rows = [&](auto column_bytes) {
+    constexpr int kColumnBytes = decltype(column_bytes)::value;
+    switch (plan.row_tiles) {
+      case 1: return launch_with(conv_kernel<ConvConfig<T, 1, kParts, kColumnBytes>>);
+      case 2: return launch_with(conv_kernel<ConvConfig<T, 2, kParts, kColumnBytes>>);
+      case 3: return launch_with(conv_kernel<ConvConfig<T, 3, kParts, kColumnBytes>>);
+    }
+    return cudaErrorInvalidValue;
+  };
+  // A base that wide copies refuse is left to narrow ones, or to loads.
+  if (plan.column_bytes == 16 && is_aligned(params.source, 16)) return launch_rows(std::integral_constant<int, 16>());
+  if (plan.column_bytes > 0 && is_aligned(params.source, 4)) return launch_rows(std::integral_constant<int, 4>());
+  return launch_rows(std::integral_constant<int, 0>());
+}
+
+}  // namespace deconv

@@ -1,0 +1,21 @@
+// Planner of the col2im family, and what its launcher asks it. Family: few result channels, strided.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+
+namespace deconv {
+
+// Forward, and grad_input of stride 1, in float16, bfloat16 and float32 on compute capability 8.0 and later; nothing
+// where it refuses.
+std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+
+std::string describe(const Col2imConvPlan& plan, DType dtype);
+
+// Elements that one store may take along the results of one source column.
+int col2im_vector_result(const Problem& problem, const Col2imConvPlan& plan);
+
+}  // namespace deconv
