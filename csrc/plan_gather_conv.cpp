@@ -19,6 +19,9 @@ constexpr double kScatteredStoreCost = 24;
 constexpr double kMeasuredOverCounted = 2.6;
 // Over the time to move all bytes, where that is more: 1.5 to 2.1.
 constexpr double kMeasuredOverMoved = 1.6;
+// Over the time to write every sector of a contiguous result once for each phase of the width: kb1_81 in float32.
+constexpr double kMeasuredOverScattered = 1.08;
+constexpr double kSector = 32;  // bytes
 // Where planes along the width read the same sectors and fewer products than this come of an element, stage so few
 // channels that one plane's sectors are still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
 constexpr int kPlanesWork = 64;
@@ -101,7 +104,11 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double per_sm = static_cast<double>(plan.blocks) / device.multiprocessors;
   const double rounds = per_sm > 2 ? 2 * std::ceil(per_sm / 2) : std::ceil(per_sm);
   const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
-  return 1e3 * std::max(kMeasuredOverCounted * rounds * cycles / kClock, kMeasuredOverMoved * memory);
+  const double element = static_cast<double>(element_size(problem.dtype));
+  const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSector / element) : 1;
+  const double scattered = writes * element * static_cast<double>(c.result.numel()) / device.bandwidth;
+  return 1e3 * std::max({kMeasuredOverCounted * rounds * cycles / kClock, kMeasuredOverMoved * memory,
+                         kMeasuredOverScattered * scattered});
 }
 
 }  // namespace
