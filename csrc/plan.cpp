@@ -46,8 +46,8 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("mma") && !has_hopper) {
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }
-  if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("col2im")) consider(plan_col2im_conv(problem, device, considered));
+  if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));

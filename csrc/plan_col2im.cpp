@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kMostRows = 16 * kCol2imMostRowTiles * kCol2imMultiplyWarps;  // products of a pixel in one block
 constexpr int64_t kMostChannels = 16;  // more fill the tiles of other families
+constexpr int64_t kMostRounds = 4;     // of all multiprocessors, up to which more segments are tried
+constexpr double kSegmentSteps = 0.3;  // what a segment costs besides, in steps
 constexpr int kMostPasses = 3, kMostStrips = 16, kMostDepthSteps = 4;
 
 // Cycles of a multiprocessor, estimated from the kernel with parts left out, on an H200 (docs/performance_notes.md).
@@ -53,6 +55,7 @@ class Candidates {
 
   // Bytes of adjacent columns that one copy may bring; 0: there are no such copies, or channels are adjacent.
   int column_bytes() const {
+    if (packs_along_channels(c_.source, c_.source_channels, unit_)) return 0;
     const auto& [size, stride] = c_.source;
     for (const int bytes : {16, 4}) {
       const auto fits = [pack = bytes / element_](int64_t number) { return number % pack == 0; };
@@ -106,8 +109,7 @@ class Candidates {
                                 : kGather * bytes / (32.0 * element_);
     const double bandwidth = device_.bandwidth / device_.multiprocessors / kClock;  // bytes a cycle
     const double line = static_cast<double>(p.pitch) * element_ + (p.column_bytes > 0 ? 32 : 0);  // whole sectors
-    const double brought = p.rows * static_cast<double>(c_.source_channels) *
-                           (p.column_bytes > 0 ? line : p.pitch * element_);
+    const double brought = p.rows * static_cast<double>(c_.source_channels) * line;
     const double memory = std::max(brought / kCache, 1.0 * bytes_of_segment(p) / p.steps) / bandwidth;
 
     const double most = std::max({multiply, add, bring, memory}), sum = multiply + add + std::max(bring, memory);
@@ -149,18 +151,18 @@ class Candidates {
     p.strips = static_cast<int>(ceil_div(width, p.columns));
     const int64_t passes = problem_.groups * p.passes, columns = problem_.batch * p.strips;
     const int64_t at_once = std::max<int64_t>(device_.multiprocessors / passes, 1);
-    const int most_steps = static_cast<int>(ceil_div(height + p.shifts_h - 1, p.rows));
+    const int64_t most = std::min<int64_t>(height, ceil_div(kMostRounds * at_once, columns));
     double best = 0;
-    for (int steps = most_steps; steps >= 1; --steps) {
-      const int segment_rows = std::min(height, steps * p.rows - (p.shifts_h - 1));
-      if (segment_rows < 1) break;
-      const int64_t segments = ceil_div(height, segment_rows);
-      const double rounds = static_cast<double>(ceil_div(columns * segments, at_once));
-      const double cost = rounds * (steps + 0.3);
+    for (int64_t wanted = 1; wanted <= most; ++wanted) {
+      const int64_t steps = ceil_div(ceil_div(height, wanted) + p.shifts_h - 1, p.rows);
+      if (best != 0 && steps == p.steps) continue;
+      const int64_t segments = ceil_div(height, steps * p.rows - (p.shifts_h - 1));
+      const int64_t rounds = ceil_div(columns * segments, at_once);
+      const double cost = static_cast<double>(rounds) * (static_cast<double>(steps) + kSegmentSteps);
       if (best != 0 && cost >= best) continue;
       best = cost;
-      p.steps = steps;
-      p.segment_rows = segment_rows;
+      p.steps = static_cast<int>(steps);
+      p.segment_rows = static_cast<int>(ceil_div(height, segments));
       p.segments = static_cast<int>(segments);
     }
     const int64_t all = all_segments(p), blocks = std::min(all, at_once);
@@ -212,8 +214,8 @@ std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& devic
   if (const std::string why = refusal(problem, device); !why.empty()) return refuse(why);
   const std::optional<NarrowAxis> h = narrow_axis(problem, 0), w = narrow_axis(problem, 1);
   if (!h || !w) return refuse("more phases or shifts along an axis than its tables hold");
-  if (h->plane_count > 1 || w->plane_count > 1 || h->geometry.source_step() > 1 || w->geometry.source_step() > 1) {
-    return refuse("serves forward, and grad_input of stride 1");
+  if (h->geometry.source_step() > 1 || w->geometry.source_step() > 1) {
+    return refuse("serves forward, and grad_input of stride 1 and more than one pixel along either axis");
   }
   const int64_t taps = problem.axis[0].kernel * problem.axis[1].kernel;
   const int64_t all_channels = correlation(problem).result_channels;
@@ -223,10 +225,15 @@ std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& devic
   }
   const Candidates candidates(problem, device, *h, *w);
   const int width = w->geometry.phase_size(0);
+  // Places beyond the result, of the last strip and its lanes, are 32-bit integers too.
+  if ((round_up(width, 8) + 64) * w->geometry.result_step() > INT32_MAX) return refuse("a stride this long");
   std::optional<Plan> best;
   const auto consider = [&](int row_tiles, int channels, int columns, int depth_steps) {
     const std::optional<Col2imConvPlan> plan = candidates.plan(row_tiles, channels, columns, depth_steps);
-    if (!plan || plan->blocks > INT32_MAX) return;
+    if (!plan) return;
+    // Their indices, and the first one beyond, are 32-bit integers.
+    const int64_t segments = int64_t{problem.batch} * plan->strips * plan->segments;
+    if (plan->blocks > INT32_MAX || segments + plan->segment_blocks > INT32_MAX) return;
     const double ms = candidates.estimate_ms(*plan);
     if (considered) considered->push_back({"col2im family, " + describe(*plan, problem.dtype), ms, ""});
     if (!best || ms < best->estimate_ms) best = Plan{*plan, 0, ms};

@@ -4,6 +4,7 @@ The plans' block decomposition is repeated here as the kernels have it (csrc/ker
 """
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -1319,6 +1320,22 @@ def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
     _check_plan(one, "grad_input", "float32", "channels_last", 132, "narrow")
+
+
+def test_col2im_plans_of_far_results() -> None:
+    """Columns beyond the result whose place is no 32-bit integer, and of more segments than a counter has."""
+    one = case("far", 1, 16, 1, 1, 3, (1, 3), 1, (0, 300_000_000), 0, (1, 300_000_000))
+    assert "col2im family: refused, a stride this long" in core.explain(_problem(one, "forward"), families="col2im")
+    one = case("many", 2**31 - 8, 2, 1, 1, 1, 1, 1, 0)
+    assert not isinstance(core.make_plan(_problem(one, "forward"), families="col2im").tile, core.Col2imConvPlan)
+
+
+def test_col2im_plans_of_tall_images_are_quick() -> None:
+    problem = _problem(case("tall", 1, 64, 1_000_000, 100, 3, 4, 2, 1), "forward")
+    start = time.perf_counter()
+    plan = core.make_plan(problem, families="col2im")
+    assert time.perf_counter() - start < 0.1
+    assert isinstance(plan.tile, core.Col2imConvPlan)
 
 
 def _strips_plan(one: Case, layout: str, allow_tf32: bool, multiprocessors: int) -> Any:

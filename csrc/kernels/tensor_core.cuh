@@ -123,5 +123,9 @@ __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
   return rounded;
 }
+// What that leaves, of either sign: so what products of two such parts leave out cancels.
+__device__ __forceinline__ uint32_t rest_of_tf32(uint32_t value) {
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(round_to_tf32(value)));
+}
 
 }  // namespace deconv

@@ -40,7 +40,6 @@ void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem,
   p.by_row_tiles = divide_by(plan.all_row_tiles());
   p.by_strips = divide_by(plan.strips);
   p.by_segments = divide_by(plan.segments);
-  p.by_phases_h = divide_by(p.axis[0].phases());
   p.by_channels = divide_by(plan.channels);
   p.by_taps = divide_by(p.axis[0].kernel * p.axis[1].kernel);
   p.by_kernel_w = divide_by(p.axis[1].kernel);

@@ -179,14 +179,14 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void prepare() {
-    constexpr int kPackThreads = (kMultiplyThreads + kAddThreads) / 128 * 128;
+    constexpr int kPackThreads = kMultiplyThreads + kAddThreads;
+    static_assert(kPackThreads % 128 == 0);
     for (int a = 0; a < 2; ++a) {
-      for (int phase = threadIdx.x; phase < p.axis[a].phases(); phase += kMultiplyThreads + kAddThreads) {
+      for (int phase = threadIdx.x; phase < p.axis[a].phases(); phase += kPackThreads) {
         const AxisTaps of = axis_taps(p.axis[a], phase, 0);
         taps[a][phase] = {of.count, of.first_tap, of.first_shift - (a == 0 ? plan.origin_h : plan.origin_w), 0};
       }
     }
-    if (threadIdx.x >= kPackThreads) return;
     const int tiles = plan.all_row_tiles(), all = plan.all_depth_steps * tiles;
     const T* from = p.weight + group * p.weight_group + first_m * p.weight_m;
     const int word = threadIdx.x % 4, of_lane = threadIdx.x / 4 % 32;
@@ -207,7 +207,7 @@ class ConvBlock {
       const uint32_t bits = *reinterpret_cast<const uint32_t*>(&value);
       uint32_t* parts = to + (step * kParts * tiles + tile) * 128;
       parts[0] = sizeof(T) == 4 ? round_to_tf32(bits) : bits;
-      if constexpr (kParts == 2) parts[tiles * 128] = low_part(bits);
+      if constexpr (kParts == 2) parts[tiles * 128] = rest_of_tf32(bits);
     }
   }
 
@@ -363,10 +363,6 @@ class ConvBlock {
     return row + plan.rows >= plan.ring_rows ? row + plan.rows - plan.ring_rows : row + plan.rows;
   }
 
-  __device__ __forceinline__ static uint32_t low_part(uint32_t bits) {
-    return __float_as_uint(__uint_as_float(bits) - __uint_as_float(round_to_tf32(bits)));
-  }
-
   // Operand B of one step of the depth and all of the warp's pixels, of which a lane holds two words each.
   __device__ __forceinline__ void load_pixels(uint32_t (&b)[kPixelTiles][2], uint32_t slot, int step,
                                               int warp_pixel) const {
@@ -417,7 +413,7 @@ class ConvBlock {
       } else {
 #pragma unroll
         for (int j = 0; j < kPixelTiles; ++j) {
-          const uint32_t low0 = low_part(b[j][0]), low1 = low_part(b[j][1]);
+          const uint32_t low0 = rest_of_tf32(b[j][0]), low1 = rest_of_tf32(b[j][1]);
           const uint32_t high0 = round_to_tf32(b[j][0]), high1 = round_to_tf32(b[j][1]);
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
@@ -499,9 +495,9 @@ class ConvBlock {
   }
 
   // The results whose last source row came in this step. They fall into kinds: the phase of the height, the channel
-  // where columns are adjacent in memory, and kVector neighbours of one source column. A warp takes 32 source columns
-  // at a time, of one kind after the other. ring: the row of the step's first source row. kTaps: taps of a phase of the
-  // width that are loaded together.
+  // where columns are adjacent in memory, and kVector neighbours of one source column. A warp takes 32 * kColumns
+  // source columns at a time, of one kind after the other. ring: the row of the step's first source row. kTaps: taps of
+  // a phase of the width that are loaded together.
   template <int kVector, int kTaps, int kColumns>
   __device__ __forceinline__ void add_up(const Segment& place, int step, int ring) const {
     const int behind = plan.shifts_h - 1;

@@ -501,20 +501,15 @@ class ConvBlock {
     }
   }
 
-  // Rounded, not cut off: the low parts then have either sign, and what their products leave out cancels.
-  __device__ __forceinline__ static uint32_t high_part(uint32_t bits) { return round_to_tf32(bits); }
-  __device__ __forceinline__ static uint32_t low_part(uint32_t bits) {
-    return __float_as_uint(__uint_as_float(bits) - __uint_as_float(high_part(bits)));
-  }
-
   __device__ __forceinline__ static void multiply_step(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
     if constexpr (Config::kParts == 2) {
       // Tensor cores cut off their running sum; each step starts from zero and is added in float32.
       float step[4] = {};
-      multiply_add<T>(step, {low_part(a.x), low_part(a.y), low_part(a.z), low_part(a.w)}, high_part(b0), high_part(b1));
-      const uint4 high{high_part(a.x), high_part(a.y), high_part(a.z), high_part(a.w)};
-      multiply_add<T>(step, high, low_part(b0), low_part(b1));
-      multiply_add<T>(step, high, high_part(b0), high_part(b1));
+      multiply_add<T>(step, {rest_of_tf32(a.x), rest_of_tf32(a.y), rest_of_tf32(a.z), rest_of_tf32(a.w)},
+                      round_to_tf32(b0), round_to_tf32(b1));
+      const uint4 high{round_to_tf32(a.x), round_to_tf32(a.y), round_to_tf32(a.z), round_to_tf32(a.w)};
+      multiply_add<T>(step, high, rest_of_tf32(b0), rest_of_tf32(b1));
+      multiply_add<T>(step, high, round_to_tf32(b0), round_to_tf32(b1));
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[i] += step[i];
     } else if constexpr (sizeof(T) == 4 && !kQuads) {
