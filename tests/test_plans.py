@@ -1086,12 +1086,8 @@ def _fewest_taps(one: Case, direction: str) -> int:
     return fewest
 
 
-def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    """Tiles, passes and blocks cover each result once; regions of shared memory hold what the kernel puts there."""
-    assert direction != "grad_weight"
-    assert dtype != "float64"
-    assert plan.parts == (2 if dtype == "float32" else 1)
-    size = 4 if dtype == "float32" else 2
+def _walked(one: Case, direction: str) -> tuple[Sequence[int], Sequence[int], list[Any]]:
+    """Sizes of source and result, and the axes as the narrow and col2im families walk them."""
     source, result = _result_size(one, "grad_input"), _result_size(one, "forward")
     if direction == "grad_input":
         source, result = result, source
@@ -1100,6 +1096,16 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
         rest = (one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis])
         geometry = core.AxisGeometry(source[2 + axis], result[2 + axis], *rest, direction == "forward")
         axes.append(core.without_idle_taps(geometry))
+    return source, result, axes
+
+
+def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Tiles, passes and blocks cover each result once; regions of shared memory hold what the kernel puts there."""
+    assert direction != "grad_weight"
+    assert dtype != "float64"
+    assert plan.parts == (2 if dtype == "float32" else 1)
+    size = 4 if dtype == "float32" else 2
+    source, result, axes = _walked(one, direction)
     assert plan.tile[0] * plan.tile[1] * plan.tile[2] == 8 // plan.warps_m * 8 * (8 if plan.row_tiles == 1 else 4)
     extents = (one["n"], axes[0].phase_size(0), axes[1].phase_size(0))
     for tiles, pixels, extent in zip(plan.tiles, plan.tile, extents, strict=True):
@@ -1140,14 +1146,7 @@ def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout:
     assert dtype != "float64"
     assert plan.parts == (2 if dtype == "float32" else 1)
     size = 4 if dtype == "float32" else 2
-    source, result = _result_size(one, "grad_input"), _result_size(one, "forward")
-    if direction == "grad_input":
-        source, result = result, source
-    axes = []
-    for axis in (0, 1):
-        rest = (one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis])
-        geometry = core.AxisGeometry(source[2 + axis], result[2 + axis], *rest, direction == "forward")
-        axes.append(core.without_idle_taps(geometry))
+    source, result, axes = _walked(one, direction)
     _blocks_cover(plan.strips, plan.columns, axes[1].phase_size(0))
     _blocks_cover(plan.segments, plan.segment_rows, axes[0].phase_size(0))
     assert plan.steps * plan.rows >= plan.segment_rows + plan.shifts_h - 1 > (plan.steps - 1) * plan.rows
