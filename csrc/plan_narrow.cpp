@@ -20,6 +20,7 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 // layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48. Of quads, and of what a
 // second buffer hides, estimated: three layers of few result channels came within 10%.
 constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
+constexpr double kSplitProductQuads = 9.3;              // fsrcnn_last: operands split where they are multiplied
 constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 11;
 constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
 constexpr double kQuadUnit = 0.16;                           // of a pixel
@@ -104,7 +105,8 @@ class Candidates {
     const double loads = p.chunks > 1 ? rounds : 1;
 
     const int pixel_tiles = narrow_pixel_tiles(p.row_tiles);
-    const double step = std::max(p.row_tiles * pixel_tiles * (p.parts == 2 ? kSplitProduct : kProduct),
+    const double product = p.parts == 1 ? kProduct : p.quads ? kSplitProductQuads : kSplitProduct;
+    const double step = std::max(p.row_tiles * pixel_tiles * product,
                                  kWeightRead * p.row_tiles + kPixelRead * pixel_tiles) +
                         kStep;
     const double multiply = rounds * kNarrowWarps * p.chunks * p.steps * step;
