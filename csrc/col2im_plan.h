@@ -14,9 +14,9 @@ constexpr int col2im_threads(int parts) {
 inline constexpr int kCol2imPixelTiles = 4;    // groups of 8 source pixels of one warp
 inline constexpr int kCol2imUnitBytes = 16;    // that one copy brings, of channels or of columns
 inline constexpr int kCol2imMostSlots = 12;    // stages of the source in shared memory
-// Of those, and of two steps of products, one that says full and one that says empty.
-inline constexpr int kCol2imBarrierBytes = 16 * (kCol2imMostSlots + 2);
 inline constexpr int kCol2imMostRowTiles = 3;  // of one warp
+// Of each stage, and of each of two steps of products: a barrier that says full and one that says empty.
+inline constexpr int kCol2imBarrierBytes = 16 * (kCol2imMostSlots + 2);
 
 // A block's stretch of work is a *segment*: rows of a strip of columns of one image, walked from top to bottom.
 struct Col2imConvPlan {

@@ -33,10 +33,11 @@ inline Correlation correlation(const Problem& problem) {
   return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
 }
 
-// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does.
+// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does. A
+// stride along which there is one element alone says nothing.
 inline bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
-  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && tensor.stride[0] % pack == 0 &&
-         tensor.stride[2] % pack == 0 && tensor.stride[3] % pack == 0;
+  const auto packs = [&](int axis) { return tensor.size[axis] == 1 || tensor.stride[axis] % pack == 0; };
+  return tensor.stride[1] == 1 && channels_per_group % pack == 0 && packs(0) && packs(2) && packs(3);
 }
 
 }  // namespace deconv

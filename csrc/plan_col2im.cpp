@@ -35,8 +35,8 @@ std::string refusal(const Problem& problem, const Device& device) {
   const Correlation c = correlation(problem);
   if (c.source.numel() == 0 || c.result.numel() == 0 || problem.w.numel() == 0) return "nothing to compute";
   const auto& [size, stride] = c.source;
-  if ((size[2] - 1) * stride[2] + (size[3] - 1) * stride[3] > INT32_MAX)
-    return "an image this large needs 64-bit offsets";
+  const int64_t reach = (size[2] - 1) * stride[2] + (size[3] - 1) * stride[3];
+  if (reach > INT32_MAX) return "an image this large needs 64-bit offsets";
   if (c.source_channels == 1) return "one source channel leaves nothing to add up on tensor cores";
   return "";
 }
@@ -55,7 +55,7 @@ class Candidates {
 
   // Bytes of adjacent columns that one copy may bring; 0: there are no such copies, or channels are adjacent.
   int column_bytes() const {
-    if (packs_along_channels(c_.source, c_.source_channels, unit_)) return 0;
+    if (copies_channels()) return 0;
     const auto& [size, stride] = c_.source;
     for (const int bytes : {16, 4}) {
       const auto fits = [pack = bytes / element_](int64_t number) { return number % pack == 0; };
@@ -102,7 +102,7 @@ class Candidates {
     const double taps = vector * (columns / 32) * (1 + (taps_ - 1.0) / (phases_h * phases_w));
     const double add = items * (kItem + kTap * taps);
 
-    const bool copies = p.column_bytes > 0 || packs_along_channels(c_.source, c_.source_channels, unit_);
+    const bool copies = p.column_bytes > 0 || copies_channels();
     const double staged = p.column_bytes > 0 ? p.pixels() : p.rows * p.pitch;
     const double bytes = staged * 2 * unit_ * p.all_depth_steps * element_;
     const double bring = copies ? kCopy * bytes / (32.0 * (p.column_bytes == 4 ? 4 : 16))
@@ -110,7 +110,7 @@ class Candidates {
     const double bandwidth = device_.bandwidth / device_.multiprocessors / kClock;  // bytes a cycle
     const double line = static_cast<double>(p.pitch) * element_ + (p.column_bytes > 0 ? 32 : 0);  // whole sectors
     const double brought = p.rows * static_cast<double>(c_.source_channels) * line;
-    const double memory = std::max(brought / kCache, 1.0 * bytes_of_segment(p) / p.steps) / bandwidth;
+    const double memory = std::max(brought / kCache, bytes_of_segment(p) / p.steps) / bandwidth;
 
     const double most = std::max({multiply, add, bring, memory}), sum = multiply + add + std::max(bring, memory);
     const double step = kStep + p.chunks * kStage + most + kApart * (sum - most);
@@ -121,7 +121,9 @@ class Candidates {
   }
 
  private:
-  // Of all that is read and written once, as if only some multiprocessors were at work where blocks are few.
+  bool copies_channels() const { return packs_along_channels(c_.source, c_.source_channels, unit_); }
+
+  // Its share of all that is read and written once.
   double bytes_of_segment(const Col2imConvPlan& p) const {
     return static_cast<double>(problem_.bytes()) / static_cast<double>(all_segments(p) * problem_.groups * p.passes);
   }

@@ -212,6 +212,20 @@ def test_forced_family() -> None:
     assert "forced: DECONV_FAMILY allows depthwise; refused, so the gather family serves\n" in dense
 
 
+def test_adjacent_channels_are_copied_as_such() -> None:
+    """Of (N, T, C) sequences seen as images one column wide, too, although their only column's stride is 1."""
+    code = (
+        "import deconv_ext\nx = torch.empty(4, 300, 64, device='meta').transpose(1, 2).unsqueeze(-1)\n"
+        "weight = torch.empty(64, 3, 4, 1, device='meta')\n"
+        "for x in (x, x.contiguous()): print(deconv_ext.explain(x, weight, stride=(2, 1)))"
+    )
+    text = _in_a_process(code, DECONV_FAMILY="col2im")
+    adjacent, apart = (line for line in text.splitlines() if line.startswith("  plan: "))
+    assert "plan: col2im" in adjacent
+    assert "planes" not in adjacent
+    assert "depths of planes" in apart
+
+
 def test_unknown_family() -> None:
     """Every call raises, not only the first."""
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"

@@ -25,7 +25,7 @@ struct ConvParams {
   int tap_step[2], shift_step[2];
   int most_taps_w;  // of a phase
   Divisor by_column_parts, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
-  bool vector_source;  // 16-byte copies along the channels; of planes always
+  bool vector_source;  // 16-byte copies along the channels, where columns are not copied
   int vector_result;   // elements of one store
   Col2imConvPlan plan;
 };
