@@ -15,11 +15,11 @@ inline constexpr int kMmaRowPitch = kMmaRowBytes + 16;
 inline constexpr int kMmaStages = 3;  // weights of as many stages (taps of a chunk) are in shared memory or on the way
 inline constexpr int kMmaMaxKernel = 128;  // taps along one axis
 inline constexpr int kMmaMaxStride = 64;
-inline constexpr int kMmaPlaceBytes = 16;  // of a halo pixel's entry in the table of places
-// Words from one channel to the next of the 16 that a warp stages on their way to a result with adjacent columns.
-constexpr int mma_staging_pitch(int element_bytes) { return element_bytes == 4 ? 72 : 36; }
-constexpr int mma_staging_bytes(int element_bytes) {
-  return kMmaThreads / 32 * 16 * mma_staging_pitch(element_bytes) * 4;
+inline constexpr int kMmaPlaceBytes = 16;  // of a pixel's entry in a table of places
+// Words from one channel to the next of the 8 that a warp stages on their way to a result with adjacent columns, of
+// `together` phases: four or eight lanes' columns further in banks.
+constexpr int mma_staging_pitch(int element_bytes, int together) {
+  return kMmaWarpPixels * together * element_bytes / 4 * 9 / 8;
 }
 
 // Blocks of a multiprocessor that registers must suffice for; rows: MmaTile::rows.
@@ -55,7 +55,10 @@ struct MmaConvPlan {
   int m_tiles = 1;
   int halos_ahead = 1;  // halos on the way while one is in use
   int halo_bytes = 0;  // of one
-  int weights_at = 0, staging_at = 0, table_at = 0, shared_bytes = 0;  // byte offsets
+  int together = 1;  // phases along the width whose results are stored together: 1, or all 2
+  int staged_bytes = 0;  // of a warp's results on their way
+  // Byte offsets; kept_at: of results that wait for their phase's neighbours.
+  int weights_at = 0, staging_at = 0, table_at = 0, places_at = 0, kept_at = 0, shared_bytes = 0;
   int items = 1;  // tiles of pixels of a slice, in each phase
   int items_per_block = 1;  // one after the other
   int runs = 1;  // blocks that share the items of a tile of result channels

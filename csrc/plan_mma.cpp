@@ -21,20 +21,21 @@ constexpr int kReservedShared = 1024;  // of a block, for the system
 
 // Cycles of a multiprocessor, estimated from the instructions and scaled to timings on an H200
 // (docs/performance_notes.md).
-constexpr double kShareOfPeak = 0.62;  // of the tensor cores' rate, within a stage
+constexpr double kShareOfPeak[2] = {0.82, 0.67};  // of the tensor cores' rate, within a stage; of three TF32 products
 constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
-constexpr double kStageCost = 45;  // of a stage besides: the barrier, the weights
-constexpr double kItemCost = 800, kBlockCost = 2500;
+constexpr double kStageCost = 57;  // of a stage besides: the barrier, the weights
+constexpr double kBlockCost = 2500;
 constexpr int kMostItems = 32;  // of a block
 constexpr int kMostRounds = 8;  // whose number of blocks is chosen exactly
 constexpr int kLeastWidth = 4;  // of a tile that could be wider
 constexpr double kFirstItem = 0.4;  // of an item's time: what a block's beginning costs
-constexpr double kRowCost[3] = {3.0, 6.0, 28.0};  // of a pixel of a halo: 16 bytes at once; float32; registers
-// Of a result element: channels adjacent; columns adjacent.
-constexpr double kChannelCost[2] = {0.10, 0.20}, kColumnCost[2] = {0.30, 0.40};
+constexpr double kRowCost[3] = {3.1, 6.0, 28.0};  // of a pixel of a halo: 16 bytes at once; float32; registers
 constexpr double kAloneShare = 0.6;  // of what two blocks get from a multiprocessor, one block gets
+constexpr double kTogetherCost = 0.055;  // of a byte of the result whose phases are stored together
+// Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
+constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
 constexpr double kLaunchMs = 6e-3;
-constexpr double kRepackPasses = 5;  // over its bytes, at the speed of a device copy
+constexpr double kRepackPasses = 2.5;  // over its bytes, at the speed of a device copy
 constexpr double kPackMsPerByte = 0.5e-9;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -58,6 +59,11 @@ class Candidates {
   // How many images at a time a kernel before may rewrite. 0: none.
   int slice() const { return vector_source_ || c_.source_channels * element_ % 16 != 0 ? 0 : repack_slice(problem_); }
 
+  // Whether the result's two phases along the width can be stored together.
+  bool alternates() const {
+    return c_.result.stride[3] == 1 && c_.result.stride[1] != 1 && w_.result_step() == 2 && w_.phases() == 2;
+  }
+
   // Whether the tile suits the number of result channels; others leave half of it empty, or bring halos too often.
   bool suits(const MmaTile& tile) const {
     const int64_t channels = c_.result_channels;
@@ -65,7 +71,7 @@ class Candidates {
   }
 
   // The best of the shapes that the tile's pixels can take. Nothing if none fits.
-  std::optional<Plan> plan(const MmaTile& tile, bool repack) const {
+  std::optional<Plan> plan(const MmaTile& tile, bool repack, int together) const {
     std::optional<MmaConvPlan> best;
     double best_ms = 0;
     const int width = w_.phase_size(0);
@@ -76,7 +82,7 @@ class Candidates {
       for (const int w : {static_cast<int>(round_up(even, 8)), even}) {
         if (w == last || w > most) continue;
         last = w;
-        const std::optional<MmaConvPlan> p = with_width(tile, w, repack);
+        const std::optional<MmaConvPlan> p = with_width(tile, w, repack, together);
         if (!p) continue;
         const double ms = estimate_ms(*p);
         if (best && ms >= best_ms) continue;
@@ -90,9 +96,10 @@ class Candidates {
   }
 
  private:
-  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, bool repack) const {
+  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, bool repack, int together) const {
     MmaConvPlan p;
     p.tile = tile;
+    p.together = together;
     p.split = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32;
     p.origin_h = span_h_.origin;
     p.origin_w = span_w_.origin;
@@ -123,11 +130,13 @@ class Candidates {
     const int taps = std::max(1, span_h_.least * span_w_.least);
     p.halos_ahead = std::min<int>(kMostHalosAhead, static_cast<int>(ceil_div(kMmaStages - 1, taps)));
     p.halo_bytes = static_cast<int>(rows * kMmaRowPitch);
-    const int results = c_.result.stride[1] == 1 ? 0 : mma_staging_bytes(element_);
+    p.staged_bytes = c_.result.stride[1] == 1 ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
     p.weights_at = static_cast<int>(round_up((p.halos_ahead + 1) * p.halo_bytes, 128));
     p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaRowBytes;
-    p.table_at = p.staging_at + results;
-    p.shared_bytes = p.table_at + static_cast<int>(rows) * kMmaPlaceBytes;
+    p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
+    p.places_at = p.table_at + static_cast<int>(rows) * kMmaPlaceBytes;
+    p.kept_at = p.places_at + tile.pixels() * kMmaPlaceBytes;
+    p.shared_bytes = p.kept_at + (together - 1) * tile.channels() * tile.pixels() * element_;
     if (p.shared_bytes > device_.shared_bytes_per_block) return std::nullopt;
     p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.chunks) *
                      p.slots_h * p.slots_w * tile.channels() * kMmaRowBytes;
@@ -159,7 +168,8 @@ class Candidates {
     const int64_t at_once = static_cast<int64_t>(device_.multiprocessors) * resident(p);
     const int64_t columns = problem_.groups * p.m_tiles;
     double best = 0;
-    const auto consider = [&](int64_t count) {
+    const auto consider = [&](int64_t least) {
+      const int64_t count = round_up(least, int64_t{p.together});
       const int64_t rounds = ceil_div(ceil_div(p.items, count) * columns, at_once);
       const double cost = static_cast<double>(rounds) * (items_cost(p, static_cast<int>(count)) + kFirstItem);
       if (best > 0 && cost >= best) return;
@@ -187,24 +197,42 @@ class Candidates {
     // Of one block, on average.
     const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
     const double stages = taps * p.chunks;
-    const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak / (p.split ? 3 : 1);
+    const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak[p.split] / (p.split ? 3 : 1);
     const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * 2.0 * p.tile.channels() * p.tile.pixels() *
                             (kMmaRowBytes / 2) / rate;
     const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * std::min(1.0, taps) * p.chunks *
                         p.planes_h * p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
-    const double results = static_cast<double>(p.tile.channels()) * p.tile.pixels();
-    const bool channels = c_.result.stride[1] == 1;
-    const double store = channels ? kChannelCost[is_float] : kColumnCost[is_float] * (w_.result_step() > 1 ? 1.5 : 1);
-    const double work = stages * (products + kStageCost) + rows * row_cost + results * store + kItemCost;
+    const double together = p.together > 1 ? kTogetherCost * p.tile.channels() * p.tile.pixels() * element_ : 0;
+    const double work = stages * (products + kStageCost) + rows * row_cost + together;
     const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
     const double share = rounds < 2 || resident(p) < 2 ? kAloneShare : 1;
-    const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
+    const double results = result_traffic(p) / device_.bandwidth;
+    const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double repacked = slices * static_cast<double>(p.repacked_bytes);
     const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
-    return 1e3 * std::max(cycles / kClock, memory) + slices * kLaunchMs +
+    return 1e3 * (std::max(cycles / kClock, others) + results) + slices * kLaunchMs +
            kPackMsPerByte * static_cast<double>(p.packed_bytes) + kRepackPasses * 1e3 * repacked / device_.bandwidth;
+  }
+
+  // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
+  double result_traffic(const MmaConvPlan& p) const {
+    const double bytes = static_cast<double>(c_.result.numel()) * element_;
+    if (c_.result.stride[1] == 1) return bytes;
+    constexpr int kSector = 32;
+    const double line = static_cast<double>(p.pixels.w) * p.together * element_;  // of a tile
+    const int apart = w_.result_step() / p.together;
+    const auto whole = [&](int64_t elements) { return elements * element_ % kSector == 0; };
+    double sectors = line * apart / kSector, read = 0;
+    if (apart > 1) {
+      sectors = std::min(sectors + 1, static_cast<double>(p.pixels.w));
+      read = kReadOfPhase * sectors;
+    } else if (!(whole(p.pixels.w * p.together) && whole(c_.result.stride[2]) && whole(c_.result.stride[1]))) {
+      sectors += 1;
+      read = kReadOfTile * std::min(2.0, sectors);
+    }
+    return bytes / line * kSector * (sectors + read);
   }
 
   const Problem& problem_;
@@ -228,7 +256,8 @@ std::string describe(const MmaConvPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.channels() << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, "
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
-       << (plan.repack ? ", source repacked" : "") << (plan.split ? ", three TF32 products" : "");
+       << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
+       << (plan.split ? ", three TF32 products" : "");
   return text.str();
 }
 
@@ -237,9 +266,9 @@ bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
   const int64_t size = element_size(problem.dtype);
   if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
   // Pairs of 16-bit columns, in one line and in one word.
-  return size == 2 && c.result.stride[3] == 1 && geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0 &&
-         c.result.size[3] % 2 == 0 && c.result.stride[0] % 2 == 0 && c.result.stride[1] % 2 == 0 &&
-         c.result.stride[2] % 2 == 0;
+  const bool pairs = plan.together == 2 || (geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0);
+  return size == 2 && c.result.stride[3] == 1 && pairs && c.result.size[3] % 2 == 0 && c.result.stride[0] % 2 == 0 &&
+         c.result.stride[1] % 2 == 0 && c.result.stride[2] % 2 == 0;
 }
 
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
@@ -251,9 +280,9 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
   std::optional<Plan> best;
   for (const MmaTile& tile : kMmaTiles) {
     if (!candidates.suits(tile)) continue;
-    for (const bool repack : {false, true}) {
-      if (repack && candidates.slice() == 0) break;
-      std::optional<Plan> plan = candidates.plan(tile, repack);
+    for (const auto& [repack, together] : {std::pair{false, 1}, {true, 1}, {false, 2}, {true, 2}}) {
+      if ((repack && candidates.slice() == 0) || (together > 1 && !candidates.alternates())) continue;
+      std::optional<Plan> plan = candidates.plan(tile, repack, together);
       if (!plan) continue;
       if (considered) {
         const std::string text = describe(std::get<MmaConvPlan>(plan->tile), problem.dtype);

@@ -326,6 +326,61 @@ def test_grad_weight_of_the_mma_family() -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+MMA_CONV = """
+import torch, torch.nn.functional as F, deconv_ext
+torch.manual_seed(6)
+# Input channels, output channels, batch, size, kernel, stride, padding, output_padding, dilation: results of even and odd
+# widths whose phases are stored together or apart, tiles of one line and of many, phases without taps, ragged channels,
+# one tap and many of a halo, several images of a tile, a stride along the height alone, planes.
+together = 0
+for ci, co, n, size, k, s, p, op, d in [
+    (64, 64, 2, (40, 64), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1)),
+    (48, 70, 2, (40, 65), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
+    (64, 136, 2, (33, 40), (5, 3), (2, 2), (0, 1), (0, 0), (1, 1)),
+    (32, 32, 3, (20, 130), (2, 2), (2, 2), (0, 0), (0, 1), (1, 1)),
+    (40, 20, 2, (17, 90), (1, 1), (2, 2), (0, 0), (1, 1), (1, 1)),
+    (72, 64, 9, (4, 4), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1)),
+    (64, 64, 2, (30, 70), (3, 3), (1, 1), (1, 0), (0, 0), (1, 1)),
+    (64, 130, 2, (24, 31), (3, 5), (3, 1), (1, 2), (1, 0), (1, 2)),
+    (24, 40, 2, (20, 33), (4, 4), (4, 4), (0, 0), (0, 0), (1, 1)),
+    (33, 64, 2, (26, 50), (3, 4), (1, 2), (1, 1), (0, 0), (2, 1)),
+]:
+    for kind, most in (("strict", 1e-6), ("tf32", 6e-4), ("float16", 8e-4), ("bfloat16", 6e-3)):
+        torch.backends.cudnn.allow_tf32 = kind == "tf32"
+        dtype = getattr(torch, kind, torch.float32)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(n, ci, *size, device="cuda", dtype=dtype).to(memory_format=layout)
+            weight = torch.randn(ci, co, *k, device="cuda", dtype=dtype)
+            bias = torch.randn(co, device="cuda", dtype=dtype)
+            rest = (s, p, op, 1, d)
+            text = deconv_ext.explain(x, weight, bias, *rest)
+            assert "plan: mma" in text, text
+            together += "phases together" in text.partition("launch:")[0]
+            expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *rest)
+            torch.full((2 * expected.numel(),), float("nan"), device="cuda")  # where the result will lie
+            run = lambda: torch.ops.deconv.conv_transpose2d(x, weight, bias, *rest)
+            result = run()
+            error = ((result.double() - expected).norm() / expected.norm()).item()
+            assert error < most, (error, kind, text)
+            assert all(torch.equal(run(), result) for _ in range(5)), text
+            grad = torch.randn_like(result)
+            input_grad = torch.ops.deconv.conv_transpose2d_grad_input(grad, weight, size, *rest)
+            expected = F.conv2d(grad.double(), weight.double(), None, s, p, d)
+            assert ((input_grad.double() - expected).norm() / expected.norm()).item() < most, (kind, text)
+            x[0, 2, size[0] // 2, size[1] // 2] = float("inf")
+            reached = F.conv_transpose2d((~x.isfinite()).double(), torch.ones_like(weight).double(), None, *rest) > 0
+            assert torch.equal(~run().isfinite(), reached), (kind, text)
+assert together >= 8, together
+"""
+
+
+def test_convolutions_of_the_mma_family() -> None:
+    """Forward and grad_input against float64 in all ways of computing, equal bits, infinities."""
+    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    done = subprocess.run([sys.executable, "-c", MMA_CONV], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
 def test_self_test_with_one_family(family: str) -> None:

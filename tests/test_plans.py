@@ -973,9 +973,17 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert all(a >= b for a, b in zip(plan.halo, plan.pixels, strict=True))
     assert halo * 80 <= plan.halo_bytes
     assert (plan.halos_ahead + 1) * plan.halo_bytes <= plan.weights_at
-    assert plan.weights_at + core.MMA_STAGES * channels * 64 <= plan.staging_at <= plan.table_at
+    assert plan.weights_at + core.MMA_STAGES * channels * 64 <= plan.staging_at
+    assert plan.staging_at + 4 * plan.staged_bytes <= plan.table_at
     assert plan.table_at % 16 == 0
-    assert plan.table_at + 16 * halo <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.table_at + 16 * halo <= plan.places_at
+    assert plan.places_at + 16 * pixels <= plan.kept_at
+    assert plan.kept_at + (plan.together - 1) * channels * pixels * size <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.kept_at % 16 == plan.staging_at % 16 == plan.staged_bytes % 16 == 0
+    assert plan.staged_bytes in (0, 8 * 64 * plan.together * size * 9 // 8)
+    assert plan.together in (1, phases[1])
+    assert plan.together < 3
+    assert plan.items_per_block % plan.together == 0  # what waits for its neighbours waits in its own block
     assert _fewest_taps(one, direction) * plan.halos_ahead >= core.MMA_STAGES - 1
     assert plan.packed_bytes % (channels * 64) == 0
 

@@ -28,17 +28,8 @@ __device__ __forceinline__ void copy_4(uint32_t to, const void* from) {
 __device__ __forceinline__ void copy_4(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-// 16 bytes, or twice that kStep bytes apart on both sides.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-template <int kStep>
-__device__ __forceinline__ void copy_16_twice(uint32_t to, const void* from) {
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;\n"
-      "cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(to),
-      "l"(from), "n"(kStep)
-      : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending groups of this thread are on the way.
@@ -68,6 +59,9 @@ __device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
 }
 __device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared_8(uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

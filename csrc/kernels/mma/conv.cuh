@@ -8,6 +8,8 @@
 // the weights of the next stages and the next halos.
 #pragma once
 
+#include <climits>
+
 #include "params.cuh"
 #include "result.cuh"
 #include "source.cuh"
@@ -42,7 +44,8 @@ class ConvBlock {
         stage_bytes_(plan.tile.channels() * kMmaRowBytes) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     row_ = warp % plan.tile.warps_m * kRows;
-    weights_row_ = (row_ * 32 + lane) * 16;
+    weights_from_ = shared_ + plan.weights_at + (row_ * 32 + lane) * 16;
+    weights_to_ = shared_ + plan.weights_at + threadIdx.x * 16;
     pixel_ = warp / plan.tile.warps_m * kMmaWarpPixels;
     // ldmatrix: lanes 0..7 and 16..23 name the first 16 bytes of eight pixels, the others the second.
 #pragma unroll
@@ -56,7 +59,6 @@ class ConvBlock {
 
   __device__ __forceinline__ void run() {
     start();
-    const uint32_t staging = shared_ + plan.staging_at + threadIdx.x / 32 * kStagingBytes;
     for (int item = work_.first_item; item < work_.end_item; ++item) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -69,13 +71,12 @@ class ConvBlock {
       const Phase phase = phase_of(p, item);
       accumulate(phase);
       const Tile tile = tile_of(p, item);
-      Result<T, kRows, kColumns>(p, work_, tile, phase, row_, pixel_, staging).store(sums_);
+      Result<T, kRows, kColumns>(p, work_, tile, phase, row_, pixel_, shared_).store(sums_);
     }
+    copy_wait_all();
   }
 
  private:
-  static constexpr int kStagingBytes = mma_staging_bytes(sizeof(T)) / (kMmaThreads / 32);
-
   __device__ __forceinline__ TapRows taps_h(const Phase& phase, int plane) const {
     return p.taps[0][phase.h * plan.planes_h + plane];
   }
@@ -101,29 +102,40 @@ class ConvBlock {
     return stages;
   }
 
-  // The halos in order: item by item, chunk by chunk, all planes that have taps.
+  // The planes of an item that have taps, chunk by chunk.
+  struct PlaneWalk {
+    int chunk = 0;
+    Plane plane{0, -1};
+  };
+  __device__ __forceinline__ bool find_plane(PlaneWalk& walk, const Phase& phase) const {
+    do {
+      if (++walk.plane.w < plan.planes_w) continue;
+      walk.plane.w = 0;
+      if (++walk.plane.h < plan.planes_h) continue;
+      walk.plane.h = 0;
+      if (++walk.chunk == plan.chunks) return false;
+    } while (taps_h(phase, walk.plane.h).count == 0 || taps_w(phase, walk.plane.w).count == 0);
+    return true;
+  }
+
+  // The halos in order, item by item.
   struct HaloWalk {
     ItemWalk at;
-    int chunk = 0, slot = 0, tile = -1;  // tile: whose places are in the table
-    Plane plane{0, -1};
+    PlaneWalk in_item;
+    int slot = 0, tile = -1;  // tile: whose places are in the table
     bool more;
   };
-  __device__ __forceinline__ void find_plane() {
-    do {
-      if (++ahead_.plane.w < plan.planes_w) continue;
-      ahead_.plane.w = 0;
-      if (++ahead_.plane.h < plan.planes_h) continue;
-      ahead_.plane.h = 0;
-      if (++ahead_.chunk < plan.chunks) continue;
-      ahead_.chunk = 0;
+  __device__ __forceinline__ void find_halo() {
+    while (!find_plane(ahead_.in_item, ahead_.at.phase)) {
+      ahead_.in_item = {};
       ++ahead_.at.item;
       ahead_.more = find_item(ahead_.at) > 0;
       if (!ahead_.more) return;
-    } while (taps_h(ahead_.at.phase, ahead_.plane.h).count == 0 || taps_w(ahead_.at.phase, ahead_.plane.w).count == 0);
+    }
   }
   __device__ __forceinline__ void next_halo() {
     ahead_.slot = ahead_.slot == plan.halos_ahead ? 0 : ahead_.slot + 1;
-    find_plane();
+    find_halo();
   }
   // Before anything is asked of a halo: the places of a new tile, once nobody needs the old one's any more.
   __device__ __forceinline__ void enter_tile() {
@@ -140,7 +152,7 @@ class ConvBlock {
   __device__ __forceinline__ void bring_halo() {
     enter_tile();
     if constexpr (SourceOf::kCopies) {
-      source_.copy(ahead_.chunk, ahead_.plane, halo(ahead_.slot));
+      source_.copy(ahead_.in_item.chunk, ahead_.in_item.plane, halo(ahead_.slot));
     } else {
       load_units(threadIdx.x, source_.units());
     }
@@ -150,160 +162,214 @@ class ConvBlock {
   // The weights of the stages in order.
   struct WeightWalk {
     ItemWalk at;
-    int left = 0;  // stages of the item
-    uint32_t slot = 0;  // bytes
-    const unsigned char* from;
+    int left;  // stages of the item from this one on
+    const unsigned char* from;  // of the item: this thread's part
+    uint32_t offset = 0, step;  // bytes from there to this stage's; to the next stage's
   };
   __device__ __forceinline__ void find_weights() {
-    weights_.left = find_item(weights_.at);
-    if (weights_.left == 0) return;
-    const int64_t column = (static_cast<int64_t>(work_.group * plan.m_tiles + work_.m_tile) * plan.phases_h +
-                            weights_.at.phase.h) *
+    const int stages = find_item(weights_.at);
+    weights_.offset = 0;
+    weights_.left = stages > 0 ? stages : INT_MAX;  // after the last one nobody uses what comes
+    weights_.step = stages > 0 ? stage_bytes_ : 0;
+    const int64_t phase = stages > 0 ? static_cast<int64_t>(weights_.at.phase.h) * plan.phases_w + weights_.at.phase.w
+                                     : 0;
+    const int64_t column = static_cast<int64_t>(work_.group * plan.m_tiles + work_.m_tile) * plan.phases_h *
                                plan.phases_w +
-                           weights_.at.phase.w;
+                           phase;
     weights_.from = p.packed + column * plan.chunks * plan.slots_h * plan.slots_w * stage_bytes_ + threadIdx.x * 16;
   }
-  __device__ __forceinline__ uint32_t next_stage(uint32_t slot) const {
-    return slot == (kMmaStages - 1) * stage_bytes_ ? 0 : slot + stage_bytes_;
-  }
-  __device__ __forceinline__ void ask_for_weights() const {
-    if (weights_.left > 0) {
-      constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaRowBytes;
-      const uint32_t to = shared_ + plan.weights_at + weights_.slot + threadIdx.x * 16;
-      const auto copy = [](uint32_t to, const unsigned char* from) {
-        if constexpr (kOfWarp == 2 * kBytes) {
-          copy_16_twice<kBytes>(to, from);
-        } else {
-          static_assert(kOfWarp == kBytes, "one or two pieces for each thread");
-          copy_16(to, from);
-        }
-      };
-      copy(to, weights_.from);
-      if (stage_bytes_ == 2 * kOfWarp) copy(to + kOfWarp, weights_.from + kOfWarp);
+  // Into the slot of the stage before the current one, and on to the next stage.
+  __device__ __forceinline__ void ask_for_weights() {
+    constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaRowBytes;
+    static_assert(kOfWarp == kBytes || kOfWarp == 2 * kBytes, "one or two pieces for each thread and tile of a warp");
+    const unsigned char* const from = weights_.from + weights_.offset;
+    const uint32_t to = weights_to_ + spare_slot_;
+    copy_16(to, from);
+    if constexpr (kOfWarp == 2 * kBytes) copy_16(to + kBytes, from + kBytes);
+    if (stage_bytes_ == 2 * kOfWarp) {
+      copy_16(to + kOfWarp, from + kOfWarp);
+      if constexpr (kOfWarp == 2 * kBytes) copy_16(to + kOfWarp + kBytes, from + kOfWarp + kBytes);
     }
     copy_commit();
-  }
-  __device__ __forceinline__ void next_weights() {
-    if (weights_.left == 0) return;
-    weights_.from += stage_bytes_;
-    weights_.slot = next_stage(weights_.slot);
+    weights_.offset += weights_.step;
     if (--weights_.left == 0) {
       ++weights_.at.item;
       find_weights();
     }
   }
+  __device__ __forceinline__ void next_slot() {
+    spare_slot_ = stage_slot_;
+    stage_slot_ = stage_slot_ == (kMmaStages - 1) * stage_bytes_ ? 0 : stage_slot_ + stage_bytes_;
+  }
 
   __device__ __forceinline__ void start() {
+    find_result_places(p, shared_ + plan.places_at);
+    __syncthreads();
     ahead_.at.item = weights_.at.item = work_.first_item;
     find_weights();
     ahead_.more = find_item(ahead_.at) > 0;
-    if (ahead_.more) find_plane();
+    if (ahead_.more) find_halo();
     for (int i = 0; i < plan.halos_ahead && ahead_.more; ++i) bring_halo();
-#pragma unroll
-    for (int i = 0; i < kMmaStages - 1; ++i) ask_for_weights(), next_weights();
+    static_assert(kMmaStages == 3, "the current stage, the next one and the spare slot");
+    for (int stage = 0; stage < kMmaStages - 1; ++stage) {
+      spare_slot_ = stage * stage_bytes_;
+      ask_for_weights();
+    }
+    stage_slot_ = 0;
+    spare_slot_ = (kMmaStages - 1) * stage_bytes_;
   }
 
-  // All stages of one item.
+  // A stage's share of a halo that comes through registers: the first loads are on the way while the tensor cores work.
+  static constexpr int kUnits = 2;
+  struct Units {
+    typename SourceOf::Unit of[SourceOf::kCopies ? 1 : kUnits];
+  };
+
+  // The taps of one halo in order; each is a stage.
+  struct TapWalk {
+    int tap = 0, taps;
+    int left_w, taps_w;  // of a line of taps: from this one on, all
+    uint32_t pixels, next_w, next_h;  // address of the tap's first pixel; bytes to the next tap's, of the next line
+  };
+  __device__ __forceinline__ TapWalk taps_of(const Phase& phase, Plane plane) const {
+    const TapRows h = taps_h(phase, plane.h), w = taps_w(phase, plane.w);
+    TapWalk walk;
+    walk.taps = h.count * w.count;
+    walk.left_w = walk.taps_w = w.count;
+    walk.pixels = halo(halo_slot_) + (h.first * plan.halo.w + w.first) * kMmaRowPitch;
+    walk.next_w = w.step * kMmaRowPitch;
+    walk.next_h = h.step * plan.halo.w * kMmaRowPitch - (w.count - 1) * walk.next_w;
+    return walk;
+  }
+  __device__ __forceinline__ static void next_tap(TapWalk& walk) {
+    ++walk.tap;
+    const bool ends = --walk.left_w == 0;
+    walk.pixels += ends ? walk.next_h : walk.next_w;
+    walk.left_w = ends ? walk.taps_w : walk.left_w;
+  }
+
+  // Whether the operands of a step are loaded before the products of the one before it, so that tensor cores need not
+  // wait for shared memory. Three products of one step hide the next one's loads, and need the registers.
+  static constexpr bool kAhead = !Config::kSplit;
+
+  // All stages of one item, each of two steps.
   __device__ __forceinline__ void accumulate(const Phase& phase) {
-    for (int chunk = 0; chunk < plan.chunks; ++chunk) {
-      for (int plane_h = 0; plane_h < plan.planes_h; ++plane_h) {
-        const TapRows h = taps_h(phase, plane_h);
-        for (int plane_w = 0; plane_w < plan.planes_w; ++plane_w) {
-          const TapRows w = taps_w(phase, plane_w);
-          const int count = h.count * w.count;
-          if (count == 0) continue;
-          uint32_t at = halo(halo_slot_) + (h.first * plan.halo.w + w.first) * kMmaRowPitch;
-          const uint32_t next_w = w.step * kMmaRowPitch;
-          const uint32_t next_h = h.step * plan.halo.w * kMmaRowPitch - (w.count - 1) * next_w;
-          int tap_w = w.count;
-          for (int tap = 0; tap < count; ++tap) {
-            copy_wait<kMmaStages - 2>();
-            __syncthreads();  // this stage has come, and the one before is done with
-            const uint32_t weights = shared_ + plan.weights_at + stage_slot_;
-            if constexpr (SourceOf::kCopies) {
-              if (tap == 0 && ahead_.more) bring_halo();
-              ask_for_weights();
-              multiply_stage(weights, at);
-            } else {
-              ask_for_weights();
-              multiply_and_load(weights, at, tap, count);
-            }
-            next_weights();
-            stage_slot_ = next_stage(stage_slot_);
-            const bool ends = --tap_w == 0;
-            at += ends ? next_h : next_w;
-            if (ends) tap_w = w.count;
-          }
-          halo_slot_ = halo_slot_ == plan.halos_ahead ? 0 : halo_slot_ + 1;
-        }
+    static_assert(kMmaRowBytes == 2 * kStepBytes, "two steps of a stage");
+    Operands even, odd;
+    Units units;
+    bool first = true;
+    for (PlaneWalk walk; find_plane(walk, phase); first = false) {
+      TapWalk tap = taps_of(phase, walk.plane);
+      wait_for_stage();
+      if constexpr (SourceOf::kCopies) {
+        if (ahead_.more) bring_halo();
       }
+      begin_stage(tap, units);
+      load(even, tap.pixels, 0);
+      if (kAhead && !first) multiply(odd);
+      for (;;) {
+        keep(tap, units);
+        if constexpr (kAhead) {
+          load(odd, tap.pixels, 1);
+          multiply(even);
+        } else {
+          multiply(even);
+          load(odd, tap.pixels, 1);
+          multiply(odd);
+        }
+        next_slot();
+        if (tap.tap + 1 == tap.taps) break;
+        next_tap(tap);
+        wait_for_stage();
+        begin_stage(tap, units);
+        load(even, tap.pixels, 0);
+        if constexpr (kAhead) multiply(odd);
+      }
+      halo_slot_ = halo_slot_ == plan.halos_ahead ? 0 : halo_slot_ + 1;
+    }
+    if (kAhead && !first) multiply(odd);
+  }
+
+  // Until the next stage has come, and the current one is done with.
+  __device__ __forceinline__ static void wait_for_stage() {
+    copy_wait<kMmaStages - 2>();
+    __syncthreads();
+  }
+  // Asks for what later stages need.
+  __device__ __forceinline__ void begin_stage(const TapWalk& tap, Units& units) {
+    if constexpr (!SourceOf::kCopies) {
+      if (ahead_.more) {
+        enter_tile();
+        const int first = first_unit(tap);
+#pragma unroll
+        for (int i = 0; i < kUnits; ++i) units.of[i] = load_unit(first + i * kMmaThreads, end_unit(tap));
+      }
+    }
+    ask_for_weights();
+  }
+
+  __device__ __forceinline__ int end_unit(const TapWalk& tap) const { return (tap.tap + 1) * share(tap); }
+  __device__ __forceinline__ int first_unit(const TapWalk& tap) const { return tap.tap * share(tap) + threadIdx.x; }
+  __device__ __forceinline__ int share(const TapWalk& tap) const {
+    return (source_.units() + tap.taps * kMmaThreads - 1) / (tap.taps * kMmaThreads) * kMmaThreads;
+  }
+  __device__ __forceinline__ void keep(const TapWalk& tap, const Units& units) {
+    if constexpr (!SourceOf::kCopies) {
+      if (!ahead_.more) return;
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) SourceOf::store(units.of[i]);
+      load_units(first_unit(tap) + kUnits * kMmaThreads, end_unit(tap));
+      if (tap.tap + 1 == tap.taps) next_halo();
     }
   }
 
   // Units begin, begin + kMmaThreads, ... below end of the halo ahead, some loads in flight at once.
   __device__ __forceinline__ void load_units(int begin, int end) const {
-    constexpr int kAhead = 2;
-    for (int first = begin; first < end; first += kAhead * kMmaThreads) {
-      typename SourceOf::Unit unit[kAhead];
+    for (int first = begin; first < end; first += kUnits * kMmaThreads) {
+      typename SourceOf::Unit unit[kUnits];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) unit[i] = load_unit(first + i * kMmaThreads, end);
+      for (int i = 0; i < kUnits; ++i) unit[i] = load_unit(first + i * kMmaThreads, end);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) SourceOf::store(unit[i]);
+      for (int i = 0; i < kUnits; ++i) SourceOf::store(unit[i]);
     }
   }
   __device__ __forceinline__ typename SourceOf::Unit load_unit(int index, int end) const {
-    return source_.load(index < end ? index : source_.units(), ahead_.chunk, ahead_.plane, halo(ahead_.slot));
+    return source_.load(index < end ? index : source_.units(), ahead_.in_item.chunk, ahead_.in_item.plane,
+                        halo(ahead_.slot));
   }
 
-  // A stage, and a share of a halo through registers: the first loads are on the way while the tensor cores work.
-  __device__ __forceinline__ void multiply_and_load(uint32_t weights, uint32_t pixels, int tap, int count) {
-    if (!ahead_.more) {
-      multiply_stage(weights, pixels);
-      return;
+  // Of one step.
+  struct Operands {
+    uint4 weights[kRows];
+    uint32_t pixels[kColumns][2];
+  };
+  __device__ __forceinline__ void load(Operands& operands, uint32_t pixels, int step) const {
+    const uint32_t weights = weights_from_ + stage_slot_ + step * (stage_bytes_ / 2);
+#pragma unroll
+    for (int j = 0; j < kColumns; j += 2) {
+      uint32_t v[4];
+      load_matrices(v, pixels + rows_[j / 2] + step * kStepBytes);
+      operands.pixels[j][0] = v[0], operands.pixels[j][1] = v[1];
+      operands.pixels[j + 1][0] = v[2], operands.pixels[j + 1][1] = v[3];
     }
-    enter_tile();
-    constexpr int kAhead = 2;
-    const int share = (source_.units() + count * kMmaThreads - 1) / (count * kMmaThreads) * kMmaThreads;
-    const int first = tap * share + threadIdx.x, end = (tap + 1) * share;
-    typename SourceOf::Unit unit[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) unit[i] = load_unit(first + i * kMmaThreads, end);
-    multiply_stage(weights, pixels);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) SourceOf::store(unit[i]);
-    load_units(first + kAhead * kMmaThreads, end);
-    if (tap + 1 == count) next_halo();
+    for (int i = 0; i < kRows; ++i) operands.weights[i] = load_shared_16(weights + i * 512);
   }
-
-  __device__ __forceinline__ void multiply_stage(uint32_t weights, uint32_t pixels) {
-    weights += weights_row_;
+  __device__ __forceinline__ void multiply(Operands& operands) {
+    auto& b = operands.pixels;
+    if constexpr (Config::kSplit) {
+      const LowParts<kColumns> low_b(b);
 #pragma unroll
-    for (int step = 0; step < kMmaRowBytes / kStepBytes; ++step) {
-      uint32_t b[kColumns][2];
+      for (int i = 0; i < kRows; ++i) multiply_add_split<4>(sums_[i], operands.weights[i], b, low_b);
+    } else {
+      if constexpr (sizeof(T) == 4) {
 #pragma unroll
-      for (int j = 0; j < kColumns; j += 2) {
-        uint32_t v[4];
-        load_matrices(v, pixels + rows_[j / 2] + step * kStepBytes);
-        b[j][0] = v[0], b[j][1] = v[1], b[j + 1][0] = v[2], b[j + 1][1] = v[3];
+        for (int j = 0; j < kColumns; ++j) b[j][0] = round_to_tf32(b[j][0]), b[j][1] = round_to_tf32(b[j][1]);
       }
-      const uint32_t of_step = weights + step * (stage_bytes_ / (kMmaRowBytes / kStepBytes));
-      if constexpr (Config::kSplit) {
-        const LowParts<kColumns> low_b(b);
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          multiply_add_split<4>(sums_[i], load_shared_16(of_step + i * 512), b, low_b);
-        }
-      } else {
-        if constexpr (sizeof(T) == 4) {
+      for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-          for (int j = 0; j < kColumns; ++j) b[j][0] = round_to_tf32(b[j][0]), b[j][1] = round_to_tf32(b[j][1]);
-        }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const uint4 a = load_shared_16(of_step + i * 512);
-#pragma unroll
-          for (int j = 0; j < kColumns; ++j) multiply_add<T>(sums_[i][j], a, b[j][0], b[j][1]);
-        }
+        for (int j = 0; j < kColumns; ++j) multiply_add<T>(sums_[i][j], operands.weights[i], b[j][0], b[j][1]);
       }
     }
   }
@@ -315,12 +381,12 @@ class ConvBlock {
   uint32_t shared_;
   uint32_t stage_bytes_;
   int row_, pixel_;  // the warp's first row of 16 channels, its first pixel
-  uint32_t weights_row_;  // bytes from a stage's beginning to this lane's part of its first row
+  uint32_t weights_from_, weights_to_;  // addresses in the first slot: of this lane's operands, of what it copies
   int rows_[kColumns / 2];  // bytes from a halo's beginning to what this lane names of 16 pixels
   HaloWalk ahead_;  // the next halo to bring
   WeightWalk weights_;  // the next weights
   int halo_slot_ = 0;  // in use
-  uint32_t stage_slot_ = 0;
+  uint32_t stage_slot_, spare_slot_;  // of the current stage; of the one before: bytes
   float sums_[kRows][kColumns][4];
 };
 

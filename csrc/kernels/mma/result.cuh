@@ -1,9 +1,12 @@
 // From a warp's sums to the result: bias, one rounding, and stores of whole sectors where the strides allow.
 //
 // Channels adjacent: rows of operand A are permuted (channel_of_row), so that a lane holds 16 bytes of neighbouring
-// channels of a pixel; of 16-bit types after the 8x8 matrices are transposed in registers. Else a warp passes 16
-// channels at a time through shared memory and stores neighbouring pixels together.
+// channels of a pixel; of 16-bit types after the 8x8 matrices are transposed in registers. Else a warp passes 8
+// channels at a time through shared memory and stores neighbouring pixels together. Phases along the width whose
+// columns alternate then come together there: all but the last one wait in shared memory (`together`, of the plan).
 #pragma once
+
+#include <cstdint>
 
 #include "params.cuh"
 
@@ -15,33 +18,64 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+// Where a pixel of a tile lies in the result: elements from the tile's first pixel of the phase, and its place in the
+// tile, which is outside of every image if the tile has no such pixel.
+struct alignas(kMmaPlaceBytes) ResultPlace {
+  int64_t offset;
+  int16_t n, h;
+  int w;
+};
+inline constexpr int kNoImage = INT16_MAX;
+
+// Those of a tile, for all phases and all tiles; the block's threads must meet before they are used.
+template <class T>
+__device__ __forceinline__ void find_result_places(const ConvParams<T>& p, uint32_t places) {
+  for (int index = threadIdx.x; index < p.plan.tile.pixels(); index += kMmaThreads) {
+    const int line = p.pixels_w.quotient(index), image = p.pixels_h.quotient(line);
+    const int w = index - line * p.plan.pixels.w, h = line - image * p.plan.pixels.h;
+    const int64_t offset = image * p.result_n + static_cast<int64_t>(h * p.axis[0].result_step()) * p.result_h +
+                           static_cast<int64_t>(w * p.axis[1].result_step()) * p.result_w;
+    const ResultPlace place{offset, static_cast<int16_t>(image < p.plan.pixels.n ? image : kNoImage),
+                            static_cast<int16_t>(h), w};
+    store_shared_16(places + index * kMmaPlaceBytes, reinterpret_cast<const uint4&>(place));
+  }
+}
+
 template <class T, int kRows, int kColumns>
 class Result {
  public:
   using Sums = float[kRows][kColumns][4];
 
-  // row: the warp's first of the tile's rows of 16 channels; pixel: its first pixel; shared: its staging area.
+  // row: the warp's first of the tile's rows of 16 channels; pixel: its first pixel.
   __device__ __forceinline__ Result(const ConvParams<T>& params, const Work& work, const Tile& tile, const Phase& phase,
                                     int row, int pixel, uint32_t shared)
       : p(params),
         work_(work),
-        tile_(tile),
-        phase_(phase),
         row_(row),
         pixel_(pixel),
         lane_(threadIdx.x % 32),
-        shared_(shared) {
+        left_n_(min(params.batch - tile.n, kNoImage)),
+        left_h_(params.axis[0].phase_size(phase.h) - tile.h),
+        left_w_(params.plan.together > 1 ? params.axis[1].result_size - tile.w * params.plan.together
+                                         : params.axis[1].phase_size(phase.w) - tile.w),
+        phase_w_(phase.w),
+        places_(shared + params.plan.places_at),
+        kept_(shared + params.plan.kept_at),
+        staging_(shared + params.plan.staging_at + threadIdx.x / 32 * params.plan.staged_bytes) {
+    const int first_phase = params.plan.together > 1 ? 0 : phase.w;
     first_ = work.m_tile * p.plan.tile.channels();
     base_ = p.result + tile.n * p.result_n +
             (static_cast<int64_t>(work.group) * p.result_channels + first_) * p.result_m +
             (static_cast<int64_t>(tile.h) * p.axis[0].result_step() + phase.h) * p.result_h +
-            (static_cast<int64_t>(tile.w) * p.axis[1].result_step() + phase.w) * p.result_w;
+            (static_cast<int64_t>(tile.w) * p.axis[1].result_step() + first_phase) * p.result_w;
   }
 
-  __device__ __forceinline__ void store(Sums& sums) const {
-    add_bias(sums);
+  __device__ __forceinline__ void store(const Sums& sums) {
+    find_bias();
     if (p.result_m == 1) {
       store_channels(sums);
+    } else if (phase_w_ + 1 < p.plan.together) {
+      keep(sums);
     } else {
       store_columns(sums);
     }
@@ -52,30 +86,34 @@ class Result {
     int64_t offset;
     bool exists;
   };
-  __device__ __forceinline__ Pixel pixel(int index) const {
-    const int line = p.pixels_w.quotient(index), image = p.pixels_h.quotient(line);
-    const int w = index - line * p.plan.pixels.w, h = line - image * p.plan.pixels.h;
-    return {image * p.result_n + static_cast<int64_t>(h * p.axis[0].result_step()) * p.result_h +
-                static_cast<int64_t>(w * p.axis[1].result_step()) * p.result_w,
-            image < p.plan.pixels.n && tile_.n + image < p.batch && tile_.h + h < p.axis[0].phase_size(phase_.h) &&
-                tile_.w + w < p.axis[1].phase_size(phase_.w)};
+  __device__ __forceinline__ Pixel pixel(int index, int phase = 0) const {
+    const uint4 bits = load_shared_16(places_ + index * kMmaPlaceBytes);
+    const ResultPlace place = reinterpret_cast<const ResultPlace&>(bits);
+    return {place.offset + phase * p.result_w,
+            place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together + phase < left_w_};
   }
 
-  __device__ __forceinline__ void add_bias(Sums& sums) const {
-    if (p.bias == nullptr) return;
+  __device__ __forceinline__ void find_bias() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int m = first_ + channel_of_row<T>(row_ + i, lane_ / 4 + 8 * half);
-        const float bias = m < p.result_channels ? widen(p.bias[work_.group * p.result_channels + m]) : 0.0f;
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) {
-          sums[i][j][2 * half] += bias;
-          sums[i][j][2 * half + 1] += bias;
-        }
+        const bool has = p.bias != nullptr && m < p.result_channels;
+        bias_[i][half] = has ? widen(p.bias[work_.group * p.result_channels + m])
+                             : -0.0f;  // adding that changes nothing
       }
     }
+  }
+  // Element e of the sums of a row of 16 channels and 8 pixels, with bias.
+  __device__ __forceinline__ float value(const Sums& sums, int row, int column, int e) const {
+    return sums[row][column][e] + bias_[row][e / 2];
+  }
+  __device__ __forceinline__ uint32_t bits(const Sums& sums, int row, int column, int e) const {
+    return __float_as_uint(value(sums, row, column, e));
+  }
+  __device__ __forceinline__ uint32_t pair(const Sums& sums, int row, int column, int half) const {
+    return pack_pair<T>(value(sums, row, column, 2 * half), value(sums, row, column, 2 * half + 1));
   }
 
   // 16 bytes of neighbouring channels from `m` of the tile on.
@@ -93,7 +131,7 @@ class Result {
     }
   }
 
-  __device__ __forceinline__ void store_channels(Sums& sums) const {
+  __device__ __forceinline__ void store_channels(const Sums& sums) const {
     static_assert(kRows % 2 == 0, "two rows of matrices share 32 channels");
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
@@ -101,13 +139,10 @@ class Result {
         const Pixel at = pixel(pixel_ + 8 * j + lane_ / 4);
 #pragma unroll
         for (int i = 0; i < kRows; i += 2) {
-          uint4 bits;
+          uint4 pack;
 #pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            const float* s = sums[i + q / 2][j] + q % 2 * 2;
-            (&bits.x)[q] = transposed(pack_pair<T>(s[0], s[1]));
-          }
-          store_pack(at, channel_of_row<T>(row_ + i, lane_ % 4 * 2), bits);
+          for (int q = 0; q < 4; ++q) (&pack.x)[q] = transposed(pair(sums, i + q / 2, j, q % 2));
+          store_pack(at, channel_of_row<T>(row_ + i, lane_ % 4 * 2), pack);
         }
       } else {
 #pragma unroll
@@ -115,74 +150,146 @@ class Result {
           const Pixel at = pixel(pixel_ + 8 * j + lane_ % 4 * 2 + b);
 #pragma unroll
           for (int i = 0; i < kRows; i += 2) {
-            const uint4 bits{__float_as_uint(sums[i][j][b]), __float_as_uint(sums[i][j][b + 2]),
-                             __float_as_uint(sums[i + 1][j][b]), __float_as_uint(sums[i + 1][j][b + 2])};
-            store_pack(at, channel_of_row<T>(row_ + i, lane_ / 4), bits);
+            const uint4 pack{bits(sums, i, j, b), bits(sums, i, j, b + 2), bits(sums, i + 1, j, b),
+                             bits(sums, i + 1, j, b + 2)};
+            store_pack(at, channel_of_row<T>(row_ + i, lane_ / 4), pack);
           }
         }
       }
     }
   }
 
-  static constexpr int kPitch = mma_staging_pitch(sizeof(T));  // words: four or eight lanes' columns further in banks
+  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  // pixels, or phases of one
+  static constexpr int kQuads = kColumns / kPerWord;  // of words, what a thread keeps of a row of 16 channels
 
-  __device__ __forceinline__ void store_columns(Sums& sums) const {
-    constexpr bool kShort = sizeof(T) == 2;
-    // A lane stores two pixels of each channel: neighbours where they share a word, else 32 apart.
-    const Pixel at[2] = {pixel(pixel_ + (kShort ? 2 * lane_ : lane_)),
-                         pixel(pixel_ + (kShort ? 2 * lane_ + 1 : lane_ + 32))};
-    T* const to[2] = {base_ + at[0].offset, base_ + at[1].offset};
+  // Where this thread keeps four words of a row: sums of float32, or of 16 bits those of a half for four columns of 8.
+  __device__ __forceinline__ uint32_t kept(int row, int quad) const {
+    return kept_ + ((row * kQuads + quad) * kMmaThreads + threadIdx.x) * 16;
+  }
+  __device__ __forceinline__ void keep(const Sums& sums) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      __syncwarp();
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        uint4 v;
+        if constexpr (kPerWord == 2) {
+          constexpr int kOfHalf = kQuads / 2;
+          const int half = q / kOfHalf, j = q % kOfHalf * 4;
+#pragma unroll
+          for (int k = 0; k < 4; ++k) (&v.x)[k] = pair(sums, i, j + k, half);
+        } else {
+          v = {bits(sums, i, q, 0), bits(sums, i, q, 1), bits(sums, i, q, 2), bits(sums, i, q, 3)};
+        }
+        store_shared_16(kept(i, q), v);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_columns(const Sums& sums) const {
+    const int pitch = mma_staging_pitch(sizeof(T), p.plan.together) * 4;
+    const uint32_t to = staging_ + lane_ / 4 * pitch;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) {
-          const uint32_t row = shared_ + (lane_ / 4 + 8 * half) * kPitch * 4;
-          const float* s = sums[i][j] + 2 * half;
-          if constexpr (kShort) {
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + (4 * j + lane_ % 4) * 4), "r"(pack_pair<T>(s[0], s[1]))
-                         : "memory");
-          } else {
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(row + (8 * j + 2 * (lane_ % 4)) * 4), "f"(s[0]),
-                         "f"(s[1])
-                         : "memory");
-          }
-        }
-      }
-      __syncwarp();
-#pragma unroll 4
-      for (int row = 0; row < 16; ++row) {
-        const int m = channel_of_row<T>(row_ + i, row);
-        if (first_ + m >= p.result_channels) continue;
-        const uint32_t from = shared_ + (row * kPitch + lane_) * 4;
-        uint32_t bits[2];
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits[0]) : "r"(from) : "memory");
-        if constexpr (kShort) {
-          const Pack<T, 2> pair = reinterpret_cast<const Pack<T, 2>&>(bits[0]);
-          if (p.vector_result) {
-            if (at[0].exists) *reinterpret_cast<uint32_t*>(to[0] + m * p.result_m) = bits[0];
-          } else {
-            if (at[0].exists) to[0][m * p.result_m] = pair.value[0];
-            if (at[1].exists) to[1][m * p.result_m] = pair.value[1];
-          }
+        __syncwarp();
+        if (p.plan.together == 1) {
+          stage(sums, i, half, to);
         } else {
-          asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits[1]) : "r"(from + 32 * 4) : "memory");
-          if (at[0].exists) to[0][m * p.result_m] = __uint_as_float(bits[0]);
-          if (at[1].exists) to[1][m * p.result_m] = __uint_as_float(bits[1]);
+          stage_together(sums, i, half, to);
+        }
+        __syncwarp();
+        int m = channel_of_row<T>(row_ + i, 8 * half);
+        asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
+        store_staged(m, pitch);
+      }
+    }
+  }
+  // Eight channels, in the order of the result's columns.
+  __device__ __forceinline__ void stage(const Sums& sums, int row, int half, uint32_t to) const {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int index = 4 * j + lane_ % 4;
+      if constexpr (kPerWord == 2) {
+        store_shared_4(to + index * 4, pair(sums, row, j, half));
+      } else {
+        store_shared_8(to + index * 8, {bits(sums, row, j, 2 * half), bits(sums, row, j, 2 * half + 1)});
+      }
+    }
+  }
+  __device__ __forceinline__ void stage_together(const Sums& sums, int row, int half, uint32_t to) const {
+#pragma unroll
+    for (int j = 0; j < kColumns; j += 4) {
+      if constexpr (kPerWord == 2) {
+        const uint4 before = load_shared_16(kept(row, half * (kQuads / 2) + j / 4));
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint32_t first = (&before.x)[k], second = pair(sums, row, j + k, half);
+          store_shared_8(to + (4 * (j + k) + lane_ % 4) * 8,
+                         {__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)});
+        }
+      } else {
+        uint2 before[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) before[k] = load_shared_8(kept(row, j + k) + half * 8);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint32_t at = to + (4 * (j + k) + lane_ % 4) * 16;
+          store_shared_16(
+              at, {before[k].x, bits(sums, row, j + k, 2 * half), before[k].y, bits(sums, row, j + k, 2 * half + 1)});
         }
       }
+    }
+  }
+
+  // Eight channels of the warp's pixels, a word at a time; m: the first of them, of the tile.
+  __device__ __forceinline__ void store_staged(int m, int pitch) const {
+    const int wide = p.plan.together > 1 ? 1 : 0;
+    const int words = kMmaWarpPixels / kPerWord << wide, channels = p.result_channels - first_ - m;
+    T* const of_channel = base_ + m * p.result_m;
+#pragma unroll 1
+    for (int word = lane_; word < words; word += 32) {
+      const uint32_t from = staging_ + word * 4;
+      uint32_t bits[8];
+#pragma unroll
+      for (int g = 0; g < 8; ++g) bits[g] = load_shared_4(from + g * pitch);
+      const auto element = [&](int index) { return pixel(pixel_ + (index >> wide), index & wide); };
+      const Pixel at = element(word * kPerWord);
+      if (kPerWord == 1 || p.vector_result) {
+        for_each_channel(of_channel + at.offset, at.exists ? channels : 0,
+                         [&](int g, T* to) { *reinterpret_cast<uint32_t*>(to) = bits[g]; });
+      } else {
+        const Pixel second = element(2 * word + 1);
+        const int64_t between = second.offset - at.offset;
+        for_each_channel(of_channel + at.offset, channels, [&](int g, T* to) {
+          const Pack<T, kPerWord> pair = reinterpret_cast<const Pack<T, kPerWord>&>(bits[g]);
+          if (at.exists) *to = pair.value[0];
+          if (second.exists) to[between] = pair.value[kPerWord - 1];
+        });
+      }
+    }
+  }
+  // Calls of store(g, address) for the g-th of 8 channels, those that the result has of its `channels` from `to` on.
+  template <class Store>
+  __device__ __forceinline__ void for_each_channel(T* to, int channels, const Store& store) const {
+    int last = 0;
+#pragma unroll
+    for (int g = 0; g < 8; ++g) {
+      const int c = channel_of_row<T>(0, g);
+      to += (c - last) * p.result_m;
+      last = c;
+      if (c < channels) store(g, to);
     }
   }
 
   const ConvParams<T>& p;
   const Work& work_;
-  const Tile& tile_;
-  const Phase& phase_;
   int row_, pixel_, lane_, first_;
-  uint32_t shared_;
+  int left_n_, left_h_, left_w_;  // images, rows, columns from the tile's first on, of the phase or of all together
+  int phase_w_;
+  uint32_t places_, kept_, staging_;
   T* base_;
+  float bias_[kRows][2];  // of the halves of a row
 };
 
 }  // namespace deconv::mma

@@ -50,6 +50,7 @@ class Source {
       const char* const from = reinterpret_cast<const char*>(of_plane + channel);
       const Image image = image_of(plane, channel < p.source_channels);
       constexpr int kStep = kMmaThreads / kPieces, kAhead = 4;
+#pragma unroll 1
       for (int row = first; row < rows; row += kAhead * kStep) {
         Place at[kAhead];
 #pragma unroll
@@ -57,8 +58,9 @@ class Source {
         const uint32_t to = halo + piece * 16 + row * kMmaRowPitch;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-          if (row + i * kStep >= rows) break;
-          copy_16(to + i * kStep * kMmaRowPitch, from + at[i].offset, image.has(at[i]) ? 16 : 0);
+          if (row + i * kStep < rows) {
+            copy_16(to + i * kStep * kMmaRowPitch, from + at[i].offset, image.has(at[i]) ? 16 : 0);
+          }
         }
       }
     } else {
