@@ -329,9 +329,9 @@ def test_grad_weight_of_the_mma_family() -> None:
 MMA_CONV = """
 import torch, torch.nn.functional as F, deconv_ext
 torch.manual_seed(6)
-# Input channels, output channels, batch, size, kernel, stride, padding, output_padding, dilation: results of even and odd
-# widths whose phases are stored together or apart, tiles of one line and of many, phases without taps, ragged channels,
-# one tap and many of a halo, several images of a tile, a stride along the height alone, planes.
+# Input channels, output channels, batch, size, kernel, stride, padding, output_padding, dilation: results of even and
+# odd widths whose phases are stored together or apart, tiles of one line and of many, phases without taps, ragged
+# channels, one tap and many of a halo, several images of a tile, a stride along the height alone, planes.
 together = 0
 for ci, co, n, size, k, s, p, op, d in [
     (64, 64, 2, (40, 64), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1)),
