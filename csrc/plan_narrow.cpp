@@ -26,7 +26,7 @@ constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLo
 constexpr double kQuadUnit = 0.16;                           // of a pixel
 constexpr double kCopyLatency = 440, kGatherLatency = 1750;  // of a stage, hidden by other blocks
 constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
-constexpr double kStageResult = 0.05, kStoreVector = 1.13, kStoreRun = 4.3;
+constexpr double kStageResult = 0.05, kStoreVector = 0.8, kStoreRun = 4.3;
 constexpr double kBlock = 2480, kPackWord = 1.95;
 constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
 constexpr double kApart = 1.24;        // of the shorter of memory's time and the multiprocessors': added, by blocks

@@ -35,7 +35,6 @@ cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& p
   p.by_channels = divide_by(plan.channels);
   p.by_tiles_w = divide_by(plan.tiles.w);
   p.by_tiles_h = divide_by(plan.tiles.h);
-  p.by_line_w = divide_by(plan.tile.w * p.axis[1].phases());
   p.by_staged_lines = divide_by(plan.tile.h * heights);
   p.by_heights = divide_by(heights);
   constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));

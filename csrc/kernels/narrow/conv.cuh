@@ -14,6 +14,7 @@
 // Sums that are not finite are computed again, tap by tap: a zero weight must not meet Inf.
 #pragma once
 
+#include <climits>
 #include <type_traits>
 
 #include "../tensor_core.cuh"
@@ -554,39 +555,66 @@ class ConvBlock {
     const int step_w = p.axis[1].phases(), step_h = p.axis[0].result_step();
     const int line_w = plan.tile.w * step_w, lines = plan.tile.h * staged_heights();
     const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
-    // Runs: (image, channel, line) of columns, (image, line) of pixels or (image, line, pixel) of channels.
+    // Runs of each (image, line): of columns for each channel, of channels for each pixel, or one of pixels.
     const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
     const int length = by_pixel ? channels() : plan.whole_lines ? columns * plan.channels : columns;
     const int vectors = length / p.vector_result;
-    int lanes = 32;
-    while (lanes > 1 && lanes / 2 >= vectors) lanes /= 2;
-    const int middle = plan.columns_adjacent ? plan.channels : 1, inner = by_pixel ? line_w : 1;
-    const int runs = min(plan.tile.n, p.batch - tile.n) * middle * lines * inner;
-    for (int run = threadIdx.x / lanes; run < runs; run += kNarrowThreads / lanes) {
-      const int outer = by_pixel ? p.by_line_w.quotient(run) : run, x = run - outer * inner;
-      const int plane = p.by_staged_lines.quotient(outer), line = outer - plane * lines;
-      const int n = plan.columns_adjacent ? p.by_channels.quotient(plane) : plane, m = plane - n * middle;
+    int log_lanes = kLogThreads - 3;  // of a run: a warp, fewer if that suffices
+    while (log_lanes > 0 && 1 << log_lanes >> 1 >= vectors) --log_lanes;
+    const int all_lines = min(plan.tile.n, p.batch - tile.n) * lines;
+    const int runs = plan.columns_adjacent ? channels() : by_pixel ? columns : 1;  // of a line
+    const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
+    // So many of a line at once, and of neighbouring lines, as leave the fewest rounds.
+    int log_runs = 0;
+    for (int log = 0, fewest = INT_MAX; log <= kLogThreads - log_lanes; ++log) {
+      const int rounds = shift_up(runs, log) * shift_up(all_lines, kLogThreads - log_lanes - log);
+      if (rounds < fewest) fewest = rounds, log_runs = log;
+    }
+    const int lanes = 1 << log_lanes, first = lane & (lanes - 1), slot = threadIdx.x >> log_lanes;
+    const int runs_at_once = 1 << log_runs, first_run = slot & (runs_at_once - 1);
+    for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
+      const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
       const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
       const int h = (tile.h + q) * step_h + (plan.all_heights ? line - q * staged_heights() : pass_h);
-      if (h >= p.axis[0].result_size || m >= channels() || x >= columns) continue;
-      const T* from = stage + (plan.columns_adjacent ? (n * plan.channels + m) * plan.stage_channel + line * line_w
-                                                     : ((n * lines + line) * line_w + x) * plan.stage_channel);
-      T* to = p.result + (tile.n + n) * p.result_n + (first_channel() + m) * p.result_m + h * p.result_h +
-              (first_w + x) * p.result_w;
-      switch (p.vector_result * sizeof(T)) {
-        case 16: copy_run<16>(from, to, vectors, lanes); break;
-        case 8: copy_run<8>(from, to, vectors, lanes); break;
-        case 4: copy_run<4>(from, to, vectors, lanes); break;
-        default: copy_run<sizeof(T)>(from, to, vectors, lanes);
+      if (h >= p.axis[0].result_size) continue;
+      const T* from = stage + first_run * plan.stage_channel +
+                      (plan.columns_adjacent ? n * plan.channels * plan.stage_channel + line * line_w
+                                             : index * line_w * plan.stage_channel);
+      T* to = p.result + (tile.n + n) * p.result_n + first_channel() * p.result_m + h * p.result_h +
+              first_w * p.result_w + first_run * next_run;
+      for (int run = first_run; run < runs; run += runs_at_once) {
+        switch (p.vector_result * sizeof(T)) {
+          case 16: copy_run<16>(from, to, vectors, first, lanes); break;
+          case 8: copy_run<8>(from, to, vectors, first, lanes); break;
+          case 4: copy_run<4>(from, to, vectors, first, lanes); break;
+          default: copy_run<sizeof(T)>(from, to, vectors, first, lanes);
+        }
+        from += plan.stage_channel << log_runs;
+        to += next_run << log_runs;
       }
     }
   }
+  static constexpr int kLogThreads = 8;
+  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
+  __device__ __forceinline__ static int shift_up(int value, int log) { return (value + (1 << log) - 1) >> log; }
 
+  // A lane's vectors of a run: first, first + lanes, ..., some loads before their stores.
   template <int kBytes>
-  __device__ __forceinline__ void copy_run(const T* from, T* to, int vectors, int lanes) const {
-    using Vector = Pack<T, kBytes / sizeof(T)>;
-    for (int i = lane % lanes; i < vectors; i += lanes) {
-      reinterpret_cast<Vector*>(to)[i] = reinterpret_cast<const Vector*>(from)[i];
+  __device__ __forceinline__ static void copy_run(const T* from, T* to, int vectors, int first, int lanes) {
+    using Vector =
+        std::conditional_t<kBytes == 16, uint4,
+                           std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
+    constexpr int kAhead = 4;
+    for (int i = first; i < vectors; i += kAhead * lanes) {
+      Vector v[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        v[a] = reinterpret_cast<const Vector*>(from)[min(i + a * lanes, vectors - 1)];
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (i + a * lanes < vectors) reinterpret_cast<Vector*>(to)[i + a * lanes] = v[a];
+      }
     }
   }
 };

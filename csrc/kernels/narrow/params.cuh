@@ -26,8 +26,7 @@ struct ConvParams {
   uint64_t planes[2];                       // those with taps
   uint8_t active[2][kNarrowMaxPhases];      // phases with taps
   int actives[2];
-  Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_line_w, by_staged_lines,
-      by_heights;
+  Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_staged_lines, by_heights;
   Divisor by_row_quads;  // quads of a staged row
   int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
   bool vector_source;  // 16-byte copies along the channels
