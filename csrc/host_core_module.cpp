@@ -572,6 +572,7 @@ PYBIND11_MODULE(_host_core, m) {
   py::class_<PlanMemory>(m, "PlanMemory")
       .def(py::init<>())
       .def_property_readonly("planned", &PlanMemory::planned)
+      .def_property_readonly("remembered", &PlanMemory::remembered)
       .def(
           "find",
           [](PlanMemory& memory, const Problem& problem, int device_index, const Device& device) {

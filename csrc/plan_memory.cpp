@@ -1,19 +1,18 @@
 #include "plan_memory.h"
 
+#include <utility>
+
 namespace deconv {
 
 const Plan& PlanMemory::find(const Problem& problem, int device_index, const Device& device,
                              const PlannerOptions& options) {
-  if (entries_.empty()) entries_.resize(kEntries);
   const Key key = key_of(problem, device_index);
-  Entry& entry = entries_[slot_of(key)];
-  if (!entry.used || entry.key != key) {
-    entry.plan = make_plan(problem, device, options);
-    entry.key = key;
-    entry.used = true;
-    ++planned_;
-  }
-  return entry.plan;
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) return known->second;
+  ++planned_;
+  Plan plan = make_plan(problem, device, options);
+  if (plans_.size() == kMostPlans) plans_.clear();
+  return plans_.emplace(key, std::move(plan)).first->second;
 }
 
 PlanMemory::Key PlanMemory::key_of(const Problem& problem, int device_index) {
@@ -43,10 +42,10 @@ PlanMemory::Key PlanMemory::key_of(const Problem& problem, int device_index) {
   return key;
 }
 
-size_t PlanMemory::slot_of(const Key& key) {
+size_t PlanMemory::Hash::operator()(const Key& key) const {
   uint64_t hash = 0;
   for (const int64_t value : key) hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-  return hash >> 58;  // of 64 entries
+  return hash ^ hash >> 32;
 }
 
 }  // namespace deconv

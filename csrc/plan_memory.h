@@ -1,9 +1,9 @@
-// The plans of the problems met last. A plan is arithmetic on the problem and the device alone, so it may be kept: the
-// same layer comes again at every step, and the largest planners take some 10 µs.
+// The plans of the problems met so far. A plan is arithmetic on the problem and the device alone, so it may be kept:
+// the same layers come again at every step, and some planners take hundreds of µs.
 #pragma once
 
 #include <array>
-#include <vector>
+#include <unordered_map>
 
 #include "plan.h"
 
@@ -17,20 +17,18 @@ class PlanMemory {
   const Plan& find(const Problem& problem, int device_index, const Device& device, const PlannerOptions& options);
 
   int64_t planned() const { return planned_; }  // calls that were not remembered
+  int64_t remembered() const { return static_cast<int64_t>(plans_.size()); }
 
  private:
-  static constexpr size_t kEntries = 64;
+  static constexpr size_t kMostPlans = 1024;  // then all are forgotten
   // Every number of a problem that a plan may depend on, and the device.
   using Key = std::array<int64_t, 48>;
   static Key key_of(const Problem& problem, int device_index);
-  static size_t slot_of(const Key& key);
-
-  struct Entry {
-    Key key{};
-    bool used = false;
-    Plan plan;
+  struct Hash {
+    size_t operator()(const Key& key) const;
   };
-  std::vector<Entry> entries_;
+
+  std::unordered_map<Key, Plan, Hash> plans_;
   int64_t planned_ = 0;
 };
 

@@ -1271,6 +1271,21 @@ def test_plans_are_remembered() -> None:
     assert memory.find(problem).estimate_ms < large.estimate_ms
 
 
+def test_plans_of_a_large_model_are_remembered() -> None:
+    """However many layers take turns, up to a thousand problems, each is planned once; then memory stays bounded."""
+    memory = core.PlanMemory()
+    problems = [_problem({**CASES[0], "n": n}, direction) for n in range(1, 301) for direction in DIRECTIONS]
+    for _ in range(3):
+        for problem in problems:
+            memory.find(problem)
+    assert memory.planned == len(problems)
+    more = [_problem({**CASES[0], "n": n}, "forward") for n in range(301, 601)]
+    for problem in more:
+        memory.find(problem)
+    assert memory.planned == len(problems) + len(more)
+    assert memory.remembered <= 1024
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
 def test_plans_of_cases(one: Case, direction: str) -> None:
