@@ -149,6 +149,19 @@ def test_any_strides(one: dict, call: str, dtype: torch.dtype, device: str) -> N
             assert torch.equal(result.cpu().double(), expected.to(dtype).double()), (a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("call", GRADIENTS)
+def test_sequences_seen_as_images(call: str, dtype: torch.dtype, device: str) -> None:
+    """(N, T, C) transposed, one column wide: channels are adjacent, and the stride of the only column says nothing."""
+    for channels in ((16, 24), (64, 3), (64, 64)):
+        one = make_case("sequence", 3, channels[0], 40, 1, channels[1], (4, 1), s=(2, 1), p=(1, 0))
+        values = _random_operands(one, device, dtype)
+        x, gy = (t[..., 0].mT.contiguous().mT.unsqueeze(-1) for t in (values.x, values.gy))
+        assert x.stride()[1:] == (1, channels[0], 1)
+        result = run(one, call, Operands(x=x, w=values.w, b=values.b, gy=gy))
+        assert torch.equal(result.cpu().double(), _oracle(one, call, values).to(dtype).double()), channels
+
+
 @pytest.mark.parametrize("call", GRADIENTS)
 @pytest.mark.parametrize("dims", [(0, 1, 2, 3), (1, 2, 3), (0, 2, 3), (2, 3), (0, 1), (0,), (1,), (2,), (3,)], ids=str)
 def test_expanded(dims: tuple[int, ...], call: str, device: str) -> None:
