@@ -328,6 +328,50 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
       .def_readonly("splits", &HopperWeightPlan::splits)
       .def_readonly("blocks", &HopperWeightPlan::blocks);
+  py::class_<HopperWeightLinesPlan>(m, "HopperWeightLinesPlan")
+      .def_property_readonly("warpgroups", [](const HopperWeightLinesPlan& p) { return p.tile.warpgroups; })
+      .def_property_readonly("warp_taps", [](const HopperWeightLinesPlan& p) { return p.tile.taps; })
+      .def_property_readonly("n", [](const HopperWeightLinesPlan& p) { return p.tile.n; })
+      .def_readonly("fold", &HopperWeightLinesPlan::fold)
+      .def_readonly("spread", &HopperWeightLinesPlan::spread)
+      .def_readonly("block_taps", &HopperWeightLinesPlan::block_taps)
+      .def_readonly("block_rows", &HopperWeightLinesPlan::block_rows)
+      .def_readonly("block_m", &HopperWeightLinesPlan::block_m)
+      .def_readonly("rows", &HopperWeightLinesPlan::rows)
+      .def_readonly("columns", &HopperWeightLinesPlan::columns)
+      .def_readonly("tiles_h", &HopperWeightLinesPlan::tiles_h)
+      .def_readonly("tiles_w", &HopperWeightLinesPlan::tiles_w)
+      .def_readonly("tap_groups", &HopperWeightLinesPlan::tap_groups)
+      .def_property_readonly("groups",  // plane, first row of the plane, rows of the kernel
+                             [](const HopperWeightLinesPlan& p) {
+                               std::vector<std::tuple<int, int, std::vector<int>>> all;
+                               for (int g = 0; g < p.row_groups; ++g) {
+                                 const auto* rows = p.kernel_rows.data() + g * p.block_rows;
+                                 all.emplace_back(p.groups[g].plane, p.groups[g].first,
+                                                  std::vector<int>(rows, rows + p.block_rows));
+                               }
+                               return all;
+                             })
+      .def_readonly("row_step", &HopperWeightLinesPlan::row_step)
+      .def_readonly("channel_kinds", &HopperWeightLinesPlan::channel_kinds)
+      .def_readonly("y_channels", &HopperWeightLinesPlan::y_channels)
+      .def_readonly("y_pitch", &HopperWeightLinesPlan::y_pitch)
+      .def_readonly("y_box_bytes", &HopperWeightLinesPlan::y_box_bytes)
+      .def_readonly("y_row_bytes", &HopperWeightLinesPlan::y_row_bytes)
+      .def_readonly("y_at", &HopperWeightLinesPlan::y_at)
+      .def_readonly("stage_bytes", &HopperWeightLinesPlan::stage_bytes)
+      .def_readonly("stages", &HopperWeightLinesPlan::stages)
+      .def_readonly("barriers_at", &HopperWeightLinesPlan::barriers_at)
+      .def_readonly("shared_bytes", &HopperWeightLinesPlan::shared_bytes)
+      .def_readonly("blocks_m", &HopperWeightLinesPlan::blocks_m)
+      .def_readonly("blocks_n", &HopperWeightLinesPlan::blocks_n)
+      .def_readonly("padded_m", &HopperWeightLinesPlan::padded_m)
+      .def_readonly("padded_n", &HopperWeightLinesPlan::padded_n)
+      .def_readonly("run", &HopperWeightLinesPlan::run)
+      .def_readonly("runs", &HopperWeightLinesPlan::runs)
+      .def_readonly("all_runs", &HopperWeightLinesPlan::all_runs)
+      .def_readonly("splits", &HopperWeightLinesPlan::splits)
+      .def_readonly("blocks", &HopperWeightLinesPlan::blocks);
   auto tensor_plan = py::class_<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan");
   define_copies(tensor_plan);
   tensor_plan.def_property_readonly("warpgroups", [](const HopperWeightTensorPlan& p) { return p.tile.warpgroups; })
@@ -609,6 +653,10 @@ PYBIND11_MODULE(_host_core, m) {
         return make_plan(problem, device, parse_planner_options(families.c_str()));
       },
       py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+  m.def(
+      "plan_hopper_weight_lines",  // whether it is the cheapest or not
+      [](const Problem& problem, const Device& device) { return plan_hopper_weight_lines(problem, device, nullptr); },
+      py::arg("problem"), py::arg("device") = Device{});
   m.def(
       "plan_hopper_weight_turned",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_turned(problem, device, nullptr); },

@@ -35,7 +35,8 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     has_hopper = plan.has_value();
     consider(std::move(plan));
     if (is_weight) {
-      for (const auto planner : {plan_hopper_weight_tensor, plan_hopper_weight_turned, plan_hopper_weight_strips}) {
+      for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
+                                 plan_hopper_weight_strips}) {
         plan = planner(problem, device, considered);
         has_hopper |= plan.has_value();
         consider(std::move(plan));
@@ -111,6 +112,14 @@ std::string describe_launch(const HopperWeightPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperWeightLinesPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.stages << " stages of " << plan.stage_bytes << " bytes, " << plan.splits
+       << (plan.splits > 1 ? " splits" : " split") << " of the pixels, sums added in order";
+  return text.str();
+}
+
 std::string describe_copies(const HopperWeightCopies& plan, int warpgroups) {
   std::ostringstream text;
   text << plan.blocks << " persistent blocks of " << 128 * (warpgroups + 1) << " threads for " << plan.items
@@ -171,6 +180,7 @@ const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
+const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
 const char* family(const HopperWeightTurnedPlan&) { return "hopper"; }
 const char* family(const HopperWeightStripsPlan&) { return "hopper"; }

@@ -9,6 +9,7 @@
 #include "depthwise_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
+#include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
@@ -33,8 +34,8 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan,
-               MmaWeightPlan, NarrowConvPlan, Col2imConvPlan>
+               HopperWeightPlan, HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan,
+               HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hopper_plan.h"
+#include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
@@ -20,6 +21,7 @@ struct Plan;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
+std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
 std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
 std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
@@ -28,6 +30,8 @@ std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
+                                             std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,

@@ -88,16 +88,6 @@ Plan plan_weight_fallback(const Problem& problem, const Device& device) {
   return by_threads ? *by_threads : plan_gather_weight(problem, device, nullptr);
 }
 
-void set_fallback(HopperWeightCopies& plan, const Plan& fallback) {
-  if (const auto* gather = std::get_if<GatherWeightPlan>(&fallback.tile)) {
-    plan.falls_to_gather = true;
-    plan.gather = *gather;
-  } else {
-    plan.falls_to_gather = false;
-    plan.by_threads = std::get<HopperWeightPlan>(fallback.tile);
-  }
-}
-
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums) {
   plan.slice = static_cast<int>(slices.slice);
   plan.repack_x = slices.repack_x;

@@ -53,7 +53,16 @@ std::string weight_copies_refusal(const Problem& problem, const Device& device);
 
 // The plan of what serves where the driver refuses a tensor map.
 Plan plan_weight_fallback(const Problem& problem, const Device& device);
-void set_fallback(HopperWeightCopies& plan, const Plan& fallback);
+template <class TilePlan>
+void set_fallback(TilePlan& plan, const Plan& fallback) {
+  const auto* gather = std::get_if<GatherWeightPlan>(&fallback.tile);
+  plan.falls_to_gather = gather != nullptr;
+  if (gather) {
+    plan.gather = *gather;
+  } else {
+    plan.by_threads = std::get<HopperWeightPlan>(fallback.tile);
+  }
+}
 
 // Where the rewritten operands lie behind `sums` bytes in the workspace; returns the bytes of all.
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums);

@@ -797,6 +797,76 @@ def _check_hopper_weight_turned_plan(plan: Any, one: Case, dtype: str, allow_tf3
     assert set(found.values()) == {1}
 
 
+def _check_lines_rows(plan: Any, one: Case) -> None:
+    """Every row of the kernel is in one group, and meets its pixels in the rows that a tile brings of both operands."""
+    kernel, stride, padding, dilation = (one[key][0] for key in "kspd")
+    found: Counter[int] = Counter()
+    for plane, first, rows in plan.groups:
+        assert len(rows) == plan.block_rows
+        for number, kh in enumerate(rows):
+            if kh < 0:
+                continue
+            found[kh] += 1
+            reached = set()
+            for row in range(plan.tiles_h * plan.rows):
+                result, source = (row + first) * stride + plane, row - number * plan.row_step
+                assert result + padding == source * stride + kh * dilation
+                reached.add(source)
+            assert reached >= set(range(one["h"]))
+    assert set(found) == set(range(kernel))
+    assert set(found.values()) == {1}
+
+
+def _check_hopper_weight_lines_plan(plan: Any, one: Case, dtype: str, allow_tf32: bool, workspace: int) -> None:
+    """Taps, channels and pixels are covered once; stages fit, and hold what is read there; sums keep their limits."""
+    assert dtype in ("float16", "bfloat16") or (dtype == "float32" and allow_tf32)
+    size = 4 if dtype == "float32" else 2
+    m, n = one["ci"] // one["g"], one["co"] // one["g"]
+    (_, stride), (_, dilation) = (one[key] for key in "sd")
+    _check_lines_rows(plan, one)
+    takers = plan.warpgroups // plan.spread
+    assert plan.spread in (1, plan.warpgroups)
+    assert plan.block_taps <= takers * plan.warp_taps * plan.fold
+    _blocks_cover(plan.tap_groups, plan.block_taps, one["k"][1])
+    assert plan.block_rows * plan.block_m <= plan.n
+    assert plan.block_m % 8 == 0
+    assert plan.y_channels == plan.spread * 64 // plan.fold
+    assert plan.spread == 1 or plan.fold == 1
+    _blocks_cover(plan.blocks_m, plan.block_m, m)
+    _blocks_cover(plan.blocks_n, plan.y_channels, n)
+    assert (plan.padded_m, plan.padded_n) == (plan.blocks_m * plan.block_m, plan.blocks_n * plan.y_channels)
+    # Runs of tiles: all pixels once.
+    assert plan.rows * plan.columns * size == 128
+    assert plan.rows in (1, 2)
+    _blocks_cover(plan.tiles_w, plan.columns, one["w"])
+    _blocks_cover(plan.runs, plan.run, plan.tiles_h)
+    assert plan.all_runs == plan.runs * plan.tiles_w * one["n"]
+    assert 1 <= plan.splits <= plan.all_runs
+    steps = -(-plan.all_runs // plan.splits) * plan.run
+    assert steps * plan.rows * plan.columns <= (1 << 15 if size == 4 else 1 << 16)
+    tiles = plan.tap_groups * len(plan.groups) * plan.blocks_m * plan.blocks_n * one["g"]
+    assert plan.blocks == tiles * plan.splits < 2**31
+    partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
+    assert plan.splits * partial <= min(workspace, core.WORKSPACE_LIMIT)
+    # A row of grad_output in shared memory, from up to 16 bytes before its first element on.
+    out = _result_size(one, "forward")
+    plane_bytes = size * out[2] * out[3]
+    assert plan.channel_kinds * plane_bytes % 16 == 0 or one["co"] == 1
+    assert n % plan.channel_kinds == 0
+    last = (plan.columns - 1) * stride + (takers * plan.warp_taps * plan.fold - 1) * dilation
+    assert (16 // size - 1 + last + 1) * size <= plan.y_pitch <= 256 * size
+    assert plan.y_pitch % 32 == 16
+    assert plan.y_channels % plan.channel_kinds == plan.y_box_bytes % 128 == 0
+    assert plan.y_channels // plan.channel_kinds * plan.y_pitch <= plan.y_box_bytes
+    assert plan.channel_kinds * plan.y_box_bytes <= plan.y_row_bytes
+    assert plan.y_at == 128 * plan.block_rows * plan.block_m
+    assert max(plan.y_at + plan.rows * plan.y_row_bytes, 128 * plan.n) <= plan.stage_bytes
+    assert plan.stage_bytes % 1024 == 0
+    assert plan.stages >= 2
+    assert plan.stages * plan.stage_bytes <= plan.barriers_at
+    assert plan.barriers_at + 16 * plan.stages <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+
+
 def _strips_taps(plan: Any, one: Case) -> list[range]:
     """Of each block: numbers in the order of plan.kernel_column, rows of the kernel innermost."""
     taps = range(one["k"][0] * one["k"][1])
@@ -1206,6 +1276,10 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
         _check_hopper_weight_tensor_plan(plan.tile, one, dtype, plan.workspace_bytes)
         return
+    if isinstance(plan.tile, core.HopperWeightLinesPlan):
+        assert plan.workspace_bytes <= core.WORKSPACE_LIMIT
+        _check_hopper_weight_lines_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
+        return
     if isinstance(plan.tile, core.HopperWeightTurnedPlan):
         assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
         _check_hopper_weight_turned_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
@@ -1319,6 +1393,34 @@ def test_turned_plans_cover_the_result_exactly_once(
     plan = core.plan_hopper_weight_turned(problem, device)
     if plan is not None:
         _check_hopper_weight_turned_plan(plan.tile, one, "float32", allow_tf32, plan.workspace_bytes)
+
+
+@many
+@given(problems(), st.sampled_from(("float32", "float16", "bfloat16")), devices)
+def test_lines_plans_cover_the_result_exactly_once(one: Case, dtype: str, multiprocessors: int) -> None:
+    """Whether another kernel would be taken or not."""
+    device = core.Device()
+    device.multiprocessors = multiprocessors
+    problem = _problem(one, "grad_weight", dtype, "contiguous")
+    problem.allow_tf32 = True
+    plan = core.plan_hopper_weight_lines(problem, device)
+    if plan is not None:
+        _check_hopper_weight_lines_plan(plan.tile, one, dtype, True, plan.workspace_bytes)
+
+
+@pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
+def test_lines_plans_of_cases(one: Case) -> None:
+    for dtype in ("float32", "bfloat16"):
+        problem = _problem(one, "grad_weight", dtype, "contiguous")
+        problem.allow_tf32 = True
+        plan = core.plan_hopper_weight_lines(problem, core.Device())
+        assert plan is not None or one not in KERNELBENCH
+        if plan is not None:
+            _check_hopper_weight_lines_plan(plan.tile, one, dtype, True, plan.workspace_bytes)
+    problem = _problem(one, "grad_weight", "float32", "channels_last")
+    problem.allow_tf32 = True
+    if one["ci"] > 1 and one["w"] > 1:
+        assert core.plan_hopper_weight_lines(problem, core.Device()) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+// Launcher of the Hopper family's grad_weight of contiguous images by lines; one .cu file an element type instantiates
+// it.
+#pragma once
+
+#include "../kernels/hopper/weight_lines.cuh"
+#include "add_splits.cuh"
+#include "kernel_launch.cuh"
+#include "launchers.h"
+#include "weight_gradient.cuh"
+#include "weight_lines_map.h"
+
+namespace deconv {
+
+template <class T>
+cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeightLinesPlan& plan,
+                                       const Operands& operands, cudaStream_t stream) {
+  hopper::WeightLinesParams<T> params;
+  static_assert(sizeof(params) <= 4096, "a kernel's parameters");
+  // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
+  if (!encode_lines_maps(problem, plan, operands.x, operands.y, &params.x_map, &params.y_map)) {
+    return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
+                                : launch_hopper_weight<T, 1>(problem, plan.by_threads, operands, stream);
+  }
+  set_weight_result<T>(params, problem, operands);
+  params.partial = static_cast<float*>(operands.workspace);
+  params.y_c = static_cast<int>(problem.y.stride[1]);
+  params.y_h = static_cast<int>(problem.y.stride[2]);
+  params.width = static_cast<int>(problem.axis[1].input);
+  params.out_width = static_cast<int>(problem.axis[1].output);
+  params.out_height = static_cast<int>(problem.axis[0].output);
+  params.stride_h = static_cast<int>(problem.axis[0].stride);
+  params.stride_w = static_cast<int>(problem.axis[1].stride);
+  params.padding_w = static_cast<int>(problem.axis[1].padding);
+  params.dilation_w = static_cast<int>(problem.axis[1].dilation);
+  params.tiles_w = divide_by(plan.tiles_w);
+  params.runs = divide_by(plan.runs);
+  params.plan = plan;
+  cudaError_t error = cudaErrorInvalidValue;
+#define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                                                  \
+  if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {                        \
+    using Config = hopper::WeightLinesConfig<T, WARPGROUPS, TAPS, N>;                                            \
+    error = launch_kernel(hopper::weight_lines_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
+                          stream, params);                                                                       \
+  }
+  DECONV_HOPPER_TILE(3, 1, 192)
+  DECONV_HOPPER_TILE(2, 1, 192)
+  DECONV_HOPPER_TILE(3, 1, 128)
+  DECONV_HOPPER_TILE(2, 2, 128)
+  DECONV_HOPPER_TILE(3, 1, 96)
+  DECONV_HOPPER_TILE(2, 2, 96)
+  DECONV_HOPPER_TILE(3, 3, 64)
+  DECONV_HOPPER_TILE(2, 4, 64)
+  DECONV_HOPPER_TILE(2, 1, 256)
+#undef DECONV_HOPPER_TILE
+  if (error != cudaSuccess) return error;
+  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+}
+
+}  // namespace deconv

@@ -1,0 +1,15 @@
+// Tensor maps (TMA) of the operands of the Hopper family's grad_weight by lines.
+#pragma once
+
+#include <cuda.h>
+
+#include "../hopper_weight_lines_plan.h"
+#include "../problem.h"
+
+namespace deconv {
+
+// False if the driver has no tensor maps or refuses these tensors, or if `x` or `y` lie off 16 bytes.
+bool encode_lines_maps(const Problem& problem, const HopperWeightLinesPlan& plan, const void* x, const void* y,
+                       CUtensorMap* x_map, CUtensorMap* y_map);
+
+}  // namespace deconv
