@@ -19,6 +19,7 @@ struct HopperLinesTile {
 };
 inline constexpr HopperLinesTile kHopperLinesTiles[] = {{3, 1, 192}, {2, 1, 192}, {3, 1, 128}, {2, 2, 128}, {3, 1, 96},
                                                         {2, 2, 96},  {3, 3, 64},  {2, 4, 64},  {2, 1, 256}};
+inline constexpr HopperLinesTile kHopperLinesTilesSplit[] = {{3, 1, 64}, {2, 2, 64}, {2, 1, 96}};  // accumulates twice
 
 // Rows of the kernel that read the same rows of grad_output. Row u of a plane meets row `u - first` of the input with
 // the first of them, a constant step before with each next one.
@@ -31,6 +32,7 @@ struct HopperLinesGroup {
 // `columns` pixels, one or two rows, 128 bytes of a channel.
 struct HopperWeightLinesPlan {
   HopperLinesTile tile{3, 1, 192};
+  int parts = 1;  // 2: float32 as two TF32 parts, three products
   int fold = 1;  // taps that share the 64 rows of operand A, where there are few output channels
   int spread = 1;  // tiles of 64 output channels that the warpgroups of a block take; the rest are taps of a row
   int block_taps = 3;  // of a row of the kernel
@@ -47,7 +49,7 @@ struct HopperWeightLinesPlan {
   int y_pitch = 176;  // bytes from one channel to the next
   int y_box_bytes = 0;  // from one kind's channels to the next's
   int y_row_bytes = 0;  // of all channels
-  int y_at = 0;  // in a stage, behind the input
+  int y_at = 0;  // in a stage, behind the input and its low parts
   int stage_bytes = 0, stages = 2, barriers_at = 0, shared_bytes = 0;
   int blocks_m = 1, blocks_n = 1;
   int padded_m = 64, padded_n = 64;  // channels of a group in the partial sums

@@ -332,6 +332,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("warpgroups", [](const HopperWeightLinesPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("warp_taps", [](const HopperWeightLinesPlan& p) { return p.tile.taps; })
       .def_property_readonly("n", [](const HopperWeightLinesPlan& p) { return p.tile.n; })
+      .def_readonly("parts", &HopperWeightLinesPlan::parts)
       .def_readonly("fold", &HopperWeightLinesPlan::fold)
       .def_readonly("spread", &HopperWeightLinesPlan::spread)
       .def_readonly("block_taps", &HopperWeightLinesPlan::block_taps)

@@ -18,8 +18,8 @@ constexpr int kMostColumns = 256;  // of a box of grad_output
 constexpr int kMostStages = 8, kLeastStages = 2;
 constexpr int64_t kLeastInChannels = 8;
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
-// beside the rounding of the operands.
-constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15;
+// beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
+constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200 (docs/performance_notes.md).
 constexpr double kClockHopper = 1.85e9;
@@ -30,6 +30,8 @@ constexpr double kHalves = 2.9;      // times the shared memory of operand A, in
 constexpr double kConflicts = 0.3;   // more of it, for each step of the stride
 constexpr double kCopyBytes = 45;    // of tensor copies, in a cycle
 constexpr double kLatency = 2000;    // of a step: brought, multiplied
+constexpr double kSplitShare = 5.8;  // three TF32 products, added up outside of the tensor cores
+constexpr double kSplitBytes = 6;    // of the input, whose low parts are written, in a cycle
 constexpr double kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
 constexpr double kShortRun = 1;      // steps' worth of what a run's first rows do not share with others
 constexpr double kBlockCost = 6000;
@@ -46,8 +48,8 @@ int channel_kinds(const Problem& problem) {
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
-  const bool is_float = problem.dtype == DType::kFloat32;
-  if (element_size(problem.dtype) != 2 && !(is_float && problem.allow_tf32)) return "takes float16, bfloat16 and TF32";
+  if (element_size(problem.dtype) != 2 && problem.dtype != DType::kFloat32)
+    return "takes float16, bfloat16 and float32";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
   if (problem.in_channels_per_group() < kLeastInChannels) return "takes at least 8 input channels a group";
@@ -87,6 +89,7 @@ class Candidates {
         h_(geometry(problem, 0)),
         w_(geometry(problem, 1)),
         element_(static_cast<int>(element_size(problem.dtype))),
+        parts_(problem.dtype == DType::kFloat32 && !problem.allow_tf32 ? 2 : 1),
         channels_m_(problem.in_channels_per_group()),
         channels_n_(problem.out_channels_per_group()),
         channel_kinds_(channel_kinds(problem)) {}
@@ -95,6 +98,7 @@ class Candidates {
   std::optional<HopperWeightLinesPlan> plan(HopperLinesTile tile, int spread, int block_rows, int rows) const {
     HopperWeightLinesPlan p;
     p.tile = tile;
+    p.parts = parts_;
     p.fold = channels_n_ <= kRows / 4 ? 4 : channels_n_ <= kRows / 2 ? 2 : 1;
     p.spread = spread;
     p.block_rows = block_rows;
@@ -174,12 +178,13 @@ class Candidates {
     if (p.y_channels % p.channel_kinds != 0) return false;
     p.y_box_bytes = static_cast<int>(round_up(p.y_channels / p.channel_kinds * pitch, 128));
     p.y_row_bytes = p.channel_kinds * p.y_box_bytes;
-    p.y_at = p.block_rows * p.block_m * kHopperRowBytes;
+    const int input = p.block_rows * p.block_m * kHopperRowBytes;
+    p.y_at = p.parts * input;
     // Idle columns read what lies behind the input.
     const int64_t bytes = std::max<int64_t>(p.y_at + static_cast<int64_t>(p.rows) * p.y_row_bytes,
-                                            p.tile.n * kHopperRowBytes);
+                                            (p.parts - 1) * input + p.tile.n * kHopperRowBytes);
     const int64_t stage = round_up(bytes, 1024);
-    constexpr int kBarriers = 16;  // bytes of a stage
+    constexpr int kBarriers = 24;  // bytes of a stage
     p.stages = static_cast<int>(
         std::min<int64_t>(kMostStages, (device_.shared_bytes_per_block - kBarriers * kMostStages) / stage));
     if (p.stages < kLeastStages) return false;
@@ -196,11 +201,14 @@ class Candidates {
       busy += p.spread * static_cast<int>(ceil_div(std::min(p.block_taps, w_.kernel - first), taps));
     }
     const double products = static_cast<double>(kHopperRowBytes) / 32 * p.tile.taps * busy / p.tap_groups;
-    const double tensor = products * (kColumn * p.tile.n / 2 + kProductCost);
+    const double tensor = products * (kColumn * p.tile.n / 2 + kProductCost) * (p.parts == 2 ? kSplitShare : 1);
     const double conflicts = (element_ == 2 ? kHalves : 1) * (1 + kConflicts * (std::min(w_.stride, 8) - 1));
-    const double shared = (products * (2048 * conflicts + p.tile.n * 32.0) + p.stage_bytes) / kSharedBytes;
+    const double shared = (products * (2048 * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32.0) + p.stage_bytes) /
+                          kSharedBytes;
     const double copies = p.stage_bytes / kCopyBytes;
-    return std::max({tensor, shared, copies, kLatency / (p.stages - 1)}) + kStepCost + (p.rows == 2 ? kSecondRow : 0);
+    const double split = p.parts == 2 ? p.block_rows * p.block_m * kHopperRowBytes / kSplitBytes : 0;
+    return std::max({tensor, shared, copies, split, kLatency / (p.stages - 1)}) + kStepCost +
+           (p.rows == 2 ? kSecondRow : 0);
   }
 
   // Of the block that has most to do, in all waves.
@@ -216,8 +224,10 @@ class Candidates {
     const int64_t tiles = static_cast<int64_t>(p.tap_groups) * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
     const int64_t columns = p.tiles_w * problem_.batch;  // of tiles
     if (columns * p.tiles_h >= 1 << 30) return false;
-    const int64_t most_steps = std::max<int64_t>(
-        1, (element_ == 2 ? kMostPixels16Bit : kMostPixelsTf32) / (p.rows * p.columns));
+    const int64_t most_steps = std::max<int64_t>(1, (element_ == 2 ? kMostPixels16Bit
+                                                     : parts_ == 1 ? kMostPixelsTf32
+                                                                   : kMostPixelsSplit) /
+                                                        (p.rows * p.columns));
     const int64_t most_splits = kWorkspaceLimit / partial_bytes(p);
     const double step = step_cycles(p);
     HopperWeightLinesPlan best;
@@ -251,7 +261,7 @@ class Candidates {
   const Problem& problem_;
   const Device& device_;
   AxisGeometry h_, w_;
-  int element_;
+  int element_, parts_;
   int64_t channels_m_, channels_n_;
   int channel_kinds_;
 };
@@ -263,7 +273,7 @@ std::string describe(const HopperWeightLinesPlan& plan, DType) {
   text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.fold << " taps x " << kRows / plan.fold
        << " output channels, lines of " << plan.block_rows << " rows of the kernel x " << plan.block_m
        << " input channels, " << (plan.spread > 1 ? "output channels" : "taps") << " side by side, " << plan.rows << 'x'
-       << plan.columns << " pixels a stage";
+       << plan.columns << " pixels a stage" << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
 }
 
@@ -276,7 +286,7 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
   const Candidates candidates(problem, device);
   std::optional<Plan> best;
   const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
-  for (const HopperLinesTile tile : kHopperLinesTiles) {
+  const auto consider = [&](HopperLinesTile tile) {
     for (const int spread : {1, tile.warpgroups}) {
       if (spread > 1 && tiles_n == 1) continue;
       for (int block_rows = 1; block_rows <= kernel_h && 8 * block_rows <= tile.n; ++block_rows) {
@@ -289,6 +299,11 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
         }
       }
     }
+  };
+  if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+    for (const HopperLinesTile tile : kHopperLinesTilesSplit) consider(tile);
+  } else {
+    for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
   }
   if (best) {
     const Plan fallback = plan_weight_fallback(problem, device);

@@ -11,7 +11,7 @@
 
 namespace deconv {
 
-template <class T>
+template <class T, int kParts>
 cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeightLinesPlan& plan,
                                        const Operands& operands, cudaStream_t stream) {
   hopper::WeightLinesParams<T> params;
@@ -19,7 +19,7 @@ cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeigh
   // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
   if (!encode_lines_maps(problem, plan, operands.x, operands.y, &params.x_map, &params.y_map)) {
     return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
-                                : launch_hopper_weight<T, 1>(problem, plan.by_threads, operands, stream);
+                                : launch_hopper_weight<T, kParts>(problem, plan.by_threads, operands, stream);
   }
   set_weight_result<T>(params, problem, operands);
   params.partial = static_cast<float*>(operands.workspace);
@@ -38,19 +38,25 @@ cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeigh
   cudaError_t error = cudaErrorInvalidValue;
 #define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                                                  \
   if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {                        \
-    using Config = hopper::WeightLinesConfig<T, WARPGROUPS, TAPS, N>;                                            \
+    using Config = hopper::WeightLinesConfig<T, WARPGROUPS, TAPS, N, kParts>;                                    \
     error = launch_kernel(hopper::weight_lines_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
                           stream, params);                                                                       \
   }
-  DECONV_HOPPER_TILE(3, 1, 192)
-  DECONV_HOPPER_TILE(2, 1, 192)
-  DECONV_HOPPER_TILE(3, 1, 128)
-  DECONV_HOPPER_TILE(2, 2, 128)
-  DECONV_HOPPER_TILE(3, 1, 96)
-  DECONV_HOPPER_TILE(2, 2, 96)
-  DECONV_HOPPER_TILE(3, 3, 64)
-  DECONV_HOPPER_TILE(2, 4, 64)
-  DECONV_HOPPER_TILE(2, 1, 256)
+  if constexpr (kParts == 1) {
+    DECONV_HOPPER_TILE(3, 1, 192)
+    DECONV_HOPPER_TILE(2, 1, 192)
+    DECONV_HOPPER_TILE(3, 1, 128)
+    DECONV_HOPPER_TILE(2, 2, 128)
+    DECONV_HOPPER_TILE(3, 1, 96)
+    DECONV_HOPPER_TILE(2, 2, 96)
+    DECONV_HOPPER_TILE(3, 3, 64)
+    DECONV_HOPPER_TILE(2, 4, 64)
+    DECONV_HOPPER_TILE(2, 1, 256)
+  } else {
+    DECONV_HOPPER_TILE(3, 1, 64)
+    DECONV_HOPPER_TILE(2, 2, 64)
+    DECONV_HOPPER_TILE(2, 1, 96)
+  }
 #undef DECONV_HOPPER_TILE
   if (error != cudaSuccess) return error;
   return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);

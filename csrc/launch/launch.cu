@@ -37,7 +37,10 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<HopperWeightLinesPlan>(&plan.tile)) {
-    if constexpr (sizeof(T) <= 4) return launch_hopper_weight_lines<T>(problem, *tile, operands, stream);
+    if constexpr (sizeof(T) == 4) {
+      if (tile->parts == 2) return launch_hopper_weight_lines<T, 2>(problem, *tile, operands, stream);
+    }
+    if constexpr (sizeof(T) <= 4) return launch_hopper_weight_lines<T, 1>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<HopperWeightTensorPlan>(&plan.tile)) {

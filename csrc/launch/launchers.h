@@ -32,7 +32,7 @@ cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan&
 template <class T>
 cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
                                         const Operands& operands, cudaStream_t stream);
-template <class T>
+template <class T, int kParts>
 cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeightLinesPlan& plan,
                                        const Operands& operands, cudaStream_t stream);
 cudaError_t launch_hopper_weight_turned(const Problem& problem, const HopperWeightTurnedPlan& plan,

@@ -33,8 +33,9 @@ struct SplitFloat {
 };
 __device__ __forceinline__ SplitFloat split_float(uint32_t value) {
   const float number = __uint_as_float(value);
-  if (!is_finite(number)) return {number == number ? value : 0x7FFFFFFFu, 0};
-  return {value, low_part(value)};
+  // Rounded by an addition: a finite low part is far from overflow, and what cvt takes is four times as slow.
+  const uint32_t low = __float_as_uint(number - __uint_as_float(value & 0xFFFFE000u)) + 0x1000u;
+  return {number == number ? value : 0x7FFFFFFFu, is_finite(number) ? low : 0};
 }
 
 }  // namespace deconv::hopper

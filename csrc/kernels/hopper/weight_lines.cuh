@@ -19,6 +19,7 @@
 #include "../../hopper_weight_lines_plan.h"
 #include "../primitives.cuh"
 #include "async.cuh"
+#include "split.cuh"
 #include "wgmma.cuh"
 
 namespace deconv::hopper {
@@ -37,24 +38,27 @@ struct WeightLinesParams {
   HopperWeightLinesPlan plan;
 };
 
-template <class T, int kWarpgroups_, int kTaps_, int kN_>
+template <class T, int kWarpgroups_, int kTaps_, int kN_, int kParts_>
 struct WeightLinesConfig {
   using Element = T;
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kTaps = kTaps_;
   static constexpr int kN = kN_;
+  static constexpr int kParts = kParts_;  // 2: float32 as two TF32 parts, three products
   static constexpr int kThreads = 128 * kWarpgroups + 128;
   // Registers of a thread that multiplies and of one that brings.
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 152 : 224;
   static constexpr int kBringRegisters = 56;
+  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
 };
 
 template <class Config>
 class WeightLinesBlock {
   using T = typename Config::Element;
   using Params = WeightLinesParams<T>;
-  static constexpr int kTaps = Config::kTaps, kN = Config::kN, kSize = sizeof(T);
+  static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts, kSize = sizeof(T);
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
+  static constexpr int kSplitWarps = 2;  // that write the low parts of the input
   static constexpr int kProducts = kHopperRowBytes / 32;  // of a tile, of 32 bytes of pixels
   static constexpr int kPixels = 32 / kSize;
   static constexpr int kUnit = 16 / kSize;  // elements
@@ -79,12 +83,14 @@ class WeightLinesBlock {
     first_row_ = group.first * p.stride_h + group.plane;
     const uint32_t barriers = shared_ + plan.barriers_at;
     ring_ = {barriers, barriers + 8 * plan.stages, plan.stages};
+    split_done_ = barriers + 16 * plan.stages;
   }
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < plan.stages; ++i) {
-        barrier_init(ring_.full + 8 * i, 2 * plan.rows);
+        barrier_init(ring_.full + 8 * i, kParts == 1 ? 2 * plan.rows : 2);
+        barrier_init(split_done_ + 8 * i, kSplitWarps);
         barrier_init(ring_.empty + 8 * i, kMultiplyWarps);
       }
       barrier_init_fence();
@@ -97,8 +103,14 @@ class WeightLinesBlock {
     } else {
       leave_registers<Config::kBringRegisters>();
       const int bringer = warp - kMultiplyWarps;
-      if (bringer < 2 * plan.rows && threadIdx.x % 32 == 0) {
-        bringer % 2 == 0 ? bring_input(bringer / 2) : bring_grad_output(bringer / 2);
+      if constexpr (kParts == 1) {
+        if (bringer < 2 * plan.rows && threadIdx.x % 32 == 0) {
+          bringer % 2 == 0 ? bring_input(bringer / 2, 1) : bring_grad_output(bringer / 2, 1);
+        }
+      } else if (bringer >= kSplitWarps) {
+        split_input(bringer - kSplitWarps, threadIdx.x % 32);
+      } else if (threadIdx.x % 32 == 0) {
+        bringer == 0 ? bring_input(0, plan.rows) : bring_grad_output(0, plan.rows);
       }
     }
     start_dependents();
@@ -141,48 +153,74 @@ class WeightLinesBlock {
     return tile.column * p.stride_w - p.padding_w + first_tap_ * p.dilation_w;
   }
 
-  // For each row of a tile one thread asks for the input, one for grad_output, as soon as a stage is free: more would
-  // keep a single one too busy. What is outside of the input comes as zeros.
-  __device__ __forceinline__ void bring_input(int row) const {
+  // One thread asks for the input and one for grad_output, as soon as a stage is free, `count` rows of each tile from
+  // `first` on: more would keep it too busy. What is outside of the input comes as zeros.
+  __device__ __forceinline__ void bring_input(int first, int count) const {
     Ring ring = ring_;
     const int m = group_ * p.channels_m + m_, block_rows = plan.block_rows, row_step = plan.row_step;
-    const uint32_t box_bytes = plan.block_m * plan.columns * kSize, bytes = block_rows * box_bytes;
-    const uint32_t of_row = shared_ + row * bytes;
+    const uint32_t box_bytes = plan.block_m * plan.columns * kSize, row_bytes = block_rows * box_bytes;
     for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
       const uint32_t full = ring.full_barrier();
-      uint32_t to = of_row + ring.slot * plan.stage_bytes;
-      int x_row = tile.row + row;
+      uint32_t to = shared_ + ring.slot * plan.stage_bytes + first * row_bytes;
       ring.wait_empty();
-      barrier_arrive_expecting(full, bytes);
-      for (int i = 0; i < block_rows; ++i) {
-        copy_tensor(to, &p.x_map, full, tile.column, m, x_row, tile.image);
-        to += box_bytes;
-        x_row -= row_step;
+      barrier_arrive_expecting(full, count * row_bytes);
+      for (int row = first; row < first + count; ++row) {
+        int x_row = tile.row + row;
+        for (int i = 0; i < block_rows; ++i) {
+          copy_tensor(to, &p.x_map, full, tile.column, m, x_row, tile.image);
+          to += box_bytes;
+          x_row -= row_step;
+        }
       }
       ring.advance();
     }
   }
-  __device__ __forceinline__ void bring_grad_output(int row) const {
+  __device__ __forceinline__ void bring_grad_output(int first, int count) const {
     Ring ring = ring_;
     const int kinds = plan.channel_kinds, n = (group_ * p.channels_n + n_) / kinds;
-    const uint32_t box_bytes = plan.y_channels / kinds * plan.y_pitch,
-                   of_row = shared_ + plan.y_at + row * plan.y_row_bytes;
+    const uint32_t box_bytes = plan.y_channels / kinds * plan.y_pitch;
     for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
-      const uint32_t full = ring.full_barrier();
-      uint32_t to = of_row + ring.slot * plan.stage_bytes;
-      const int y_row = row_of(tile.row + row);
-      auto element = static_cast<int>(static_cast<uint32_t>(y_row) * p.y_h + first_column(tile));
+      const uint32_t full = ring.full_barrier(), stage = shared_ + ring.slot * plan.stage_bytes + plan.y_at;
+      uint32_t bytes = 0;
+      for (int row = first; row < first + count; ++row) {
+        bytes += is_inside(row_of(tile.row + row)) ? kinds * box_bytes : 0;
+      }
       ring.wait_empty();
-      if (is_inside(y_row)) {
-        barrier_arrive_expecting(full, kinds * box_bytes);
+      barrier_arrive_expecting(full, bytes);
+      for (int row = first; row < first + count; ++row) {
+        const int y_row = row_of(tile.row + row);
+        if (!is_inside(y_row)) continue;
+        int element = y_row * p.y_h + first_column(tile);
+        uint32_t to = stage + row * plan.y_row_bytes;
         for (int kind = 0; kind < kinds; ++kind) {
           copy_tensor(to, &p.y_map, full, element & ~(kUnit - 1), n, tile.image, 0);
           to += plan.y_box_bytes;
           element += p.y_c;
         }
-      } else {
-        barrier_arrive(full);
       }
+      ring.advance();
+    }
+  }
+
+  // The low parts of the input, behind it. The tensor cores read no more than the high parts of what lies there, but
+  // for NaN, which they might take for infinite.
+  __device__ __forceinline__ void split_input(int warp, int lane) const {
+    Ring ring = ring_;
+    const uint32_t bytes = plan.block_rows * plan.block_m * kHopperRowBytes;
+    for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
+      const uint32_t stage = shared_ + ring.slot * plan.stage_bytes;
+      ring.wait_full();
+#pragma unroll 4
+      for (uint32_t at = 16 * (32 * warp + lane); at < bytes; at += 16 * 32 * kSplitWarps) {
+        const uint4 v = load_shared_vector(stage + at);
+        const SplitFloat x = split_float(v.x), y = split_float(v.y), z = split_float(v.z), w = split_float(v.w);
+        store_shared(stage + bytes + at, make_uint4(x.low, y.low, z.low, w.low));
+        const bool whole = x.high == v.x && y.high == v.y && z.high == v.z && w.high == v.w;
+        if (!whole) store_shared(stage + at, make_uint4(x.high, y.high, z.high, w.high));
+      }
+      fence_to_async_proxy();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(split_done_ + 8 * ring.slot);
       ring.advance();
     }
   }
@@ -255,10 +293,8 @@ class WeightLinesBlock {
     }
     Ring ring = ring_;
     int before = -1;  // stage that products in flight read
-    uint32_t a[2][kTaps][4];
     for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
-      const int column = first_column(tile);
-      const int left = p.width - tile.column;
+      const int column = first_column(tile), left = p.width - tile.column;
       const bool masked = column < 0 || column + last_column >= p.out_width || left < plan.columns;
       const uint32_t stage = shared_ + ring.slot * plan.stage_bytes;
       uint64_t b = tile_descriptor(stage, 8 * row_bytes, row_bytes);
@@ -277,36 +313,83 @@ class WeightLinesBlock {
           for (int t = 0; t < kTaps; ++t) at[t][i] = first + t * tap_step;
         }
       };
+      // Operand A of product k for one tap, and on to the next product.
+      const auto take = [&](uint32_t (&a)[4], int t, int k) {
+        gather(a, at[t], half);
+        if (masked) {
+          const int first = pixel + (plan.rows == 2 ? k % (kProducts / 2) : k) * kPixels;
+          mask(a, column + (tap + t * plan.fold) * p.dilation_w + first * p.stride_w, left - first);
+        }
+        if (!exists) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = 0;
+        }
+        at[t][0] += product_step;
+        at[t][1] += product_step;
+      };
       ring.wait_full();
       begin_row(0);
+      if constexpr (kParts == 1) {
+        // While the tensor cores work on one set of operands, the next is gathered.
+        uint32_t a[2][kTaps][4];
 #pragma unroll
-      for (int k = 0; k < kProducts; ++k) {
-        if (k == kProducts / 2 && plan.rows == 2) {
-          begin_row(1);
-          b += (x_row_bytes >> 4) - (row_bytes >> 4);
+        for (int k = 0; k < kProducts; ++k) {
+          if (k == kProducts / 2 && plan.rows == 2) {
+            begin_row(1);
+            b += (x_row_bytes >> 4) - (row_bytes >> 4);
+          }
+#pragma unroll
+          for (int t = 0; t < kTaps; ++t) take(a[k % 2][t], t, k);
+          mma_fence();
+#pragma unroll
+          for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % 2][t], b + (k * 32 >> 4), 1);
+          mma_commit();
+          mma_wait<1>();
+          if (k == 0 && before >= 0 && lane == 0) ring.release(before);
         }
+        before = ring.slot;
+      } else {
+        // Three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage starts from
+        // zero and is added here. Inf and NaN come from the product of the high parts alone, where the operands still
+        // are whole.
+        const uint64_t low_part = plan.block_rows * plan.block_m * kHopperRowBytes >> 4;
+        barrier_wait(split_done_ + 8 * ring.slot, ring.parity);
 #pragma unroll
         for (int t = 0; t < kTaps; ++t) {
-          gather(a[k % 2][t], at[t], half);
-          if (masked) {
-            const int first = pixel + (plan.rows == 2 ? k % (kProducts / 2) : k) * kPixels;
-            mask(a[k % 2][t], column + (tap + t * plan.fold) * p.dilation_w + first * p.stride_w, left - first);
-          }
-          if (!exists) {
+          float low[kN / 2], high[kN / 2];
+          uint32_t a_high[2][4], a_low[2][4];
+          uint64_t of_row = b;
+          if (t > 0 && plan.rows == 2) begin_row(0);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) a[k % 2][t][i] = 0;
+          for (int k = 0; k < kProducts; ++k) {
+            if (k == kProducts / 2 && plan.rows == 2) {
+              begin_row(1);
+              of_row += (x_row_bytes >> 4) - (row_bytes >> 4);
+            }
+            uint32_t whole[4];
+            take(whole, t, k);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const SplitFloat value = split_float(whole[i]);
+              a_high[k % 2][i] = value.high;
+              a_low[k % 2][i] = value.low;
+            }
+            const uint64_t operand_b = of_row + (k * 32 >> 4);
+            mma_fence();
+            Product::issue(low, a_high[k % 2], operand_b + low_part, k > 0);
+            Product::issue(low, a_low[k % 2], operand_b, 1);
+            Product::issue(high, a_high[k % 2], operand_b, k > 0);
+            mma_commit();
+            mma_wait<1>();
           }
-          at[t][0] += product_step;
-          at[t][1] += product_step;
+          mma_wait<0>();
+          mma_pin(low);
+          mma_pin(high);
+#pragma unroll
+          for (int i = 0; i < kN / 2; ++i) acc[t][i] += (is_finite(low[i]) ? low[i] : 0.0f) + high[i];
         }
-        mma_fence();
-#pragma unroll
-        for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % 2][t], b + (k * 32 >> 4), 1);
-        mma_commit();
-        mma_wait<1>();
-        if (k == 0 && before >= 0 && lane == 0) ring.release(before);
+        if (lane == 0) ring.release(ring.slot);
       }
-      before = ring.slot;
       ring.advance();
     }
     mma_wait<0>();
@@ -351,7 +434,7 @@ class WeightLinesBlock {
 
   const Params& p;
   const HopperWeightLinesPlan& plan;
-  uint32_t shared_;
+  uint32_t shared_, split_done_;  // split_done_: barriers of the stages whose low parts are written
   Ring ring_;
   int first_tap_, row_group_, n_, m_, group_, split_;
   int first_row_;  // of grad_output, that the first row of a tile reads at the first row of pixels
