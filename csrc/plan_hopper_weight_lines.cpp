@@ -13,7 +13,7 @@ namespace deconv {
 namespace {
 
 constexpr int kRows = kHopperWeightTileM;  // of operand A
-constexpr int kMostTap = 128;  // of the kernel, along one axis
+constexpr int kMostTap = 128;  // of a row of the kernel
 constexpr int kMostColumns = 256;  // of a box of grad_output
 constexpr int kMostStages = 8, kLeastStages = 2;
 constexpr int64_t kLeastInChannels = 8;
@@ -53,7 +53,9 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
   if (problem.in_channels_per_group() < kLeastInChannels) return "takes at least 8 input channels a group";
-  if (problem.axis[0].kernel > kMostTap || problem.axis[1].kernel > kMostTap) return "takes kernels up to 128";
+  if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
+    return "takes kernels of up to 64 rows and 128 columns";
+  }
   const auto element = static_cast<int64_t>(element_size(problem.dtype));
   const auto fits = [&](const Tensor4& tensor, int axis) {
     return tensor.size[axis] == 1 || (tensor.stride[axis] > 0 && tensor.stride[axis] < 1ll << 35);
@@ -162,7 +164,8 @@ class Candidates {
     }
     p.row_step = h_.dilation / gcd(h_.stride, h_.dilation);
     const int64_t tiles = ceil_div(problem_.axis[0].input + reach, p.rows);
-    if (tiles * p.rows > INT16_MAX * 1024) return false;
+    // Rows of grad_output, existing or not, are 32-bit integers.
+    if ((tiles * p.rows + (1 << 16)) * h_.stride > INT32_MAX / 2) return false;
     p.tiles_h = static_cast<int>(tiles);
     return true;
   }

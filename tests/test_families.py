@@ -211,13 +211,13 @@ LINES = [
     (64, 48, 1, 8, (40, 160), (3, 7), (1, 1), (2, 3), (1, 1), False, True),
     (32, 32, 1, 8, (60, 96), (3, 5), (1, 1), (1, 0), (2, 3), True, True),
     (32, 32, 1, 8, (60, 104), (3, 3), (1, 1), (1, 0), (1, 1), True, True),
-    (128, 72, 1, 4, (50, 64), (3, 3), (2, 2), (1, 1), (1, 1), False, True),
+    (128, 72, 1, 4, (50, 64), (3, 3), (2, 2), (1, 1), (1, 1), True, True),
     (64, 136, 1, 16, (33, 32), (5, 3), (1, 1), (1, 1), (1, 1), False, False),
     (256, 128, 1, 8, (64, 64), (2, 2), (2, 2), (0, 0), (1, 1), True, True),
     (72, 128, 2, 8, (48, 64), (3, 3), (3, 2), (1, 1), (1, 1), True, True),
     (64, 64, 1, 40, (30, 16), (4, 4), (2, 2), (1, 1), (1, 1), False, True),
     (64, 32, 1, 40, (61, 32), (3, 2), (1, 2), (1, 1), (1, 1), True, False),
-    (24, 64, 1, 16, (60, 64), (1, 9), (1, 1), (0, 4), (1, 1), False, False),
+    (24, 64, 1, 16, (60, 64), (1, 9), (1, 1), (0, 4), (1, 1), True, False),
     (64, 64, 1, 8, (60, 72), (7, 1), (2, 1), (3, 0), (2, 1), True, False),
     (64, 128, 1, 8, (60, 264), (3, 3), (1, 1), (0, 0), (1, 1), True, False),
     (32, 64, 4, 16, (64, 128), (3, 5), (2, 3), (1, 2), (2, 1), True, True),
@@ -244,10 +244,17 @@ def test_grad_weight_by_lines(case: tuple[Any, ...], dtype: torch.dtype, allow_t
     assert _relative_error(result, expected) < limit, text
     for _ in range(20):
         assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
-    # What lies between the rows, and behind the last, is not to be read into the sums.
+    # What lies between rows and channels, and behind the last, is not to be read into the sums.
     wide_x = F.pad(x, (8, 8), value=float("nan"))[..., 8:-8]
-    wide_grad = F.pad(grad, (0, 0, 1, 2), value=float("nan"))[:, :, 1:-2]
-    for operands in ((wide_x, grad), (x, wide_grad), (_off_16_bytes(x), grad), (x, _off_16_bytes(grad))):
+    wide_grad = F.pad(grad, (8, 8), value=float("nan"))[..., 8:-8]
+    tall_grad = F.pad(grad, (0, 0, 8, 2), value=float("nan"))[:, :, 8:-2]
+    for operands in (
+        (wide_x, grad),
+        (x, wide_grad),
+        (x, tall_grad),
+        (_off_16_bytes(x), grad),
+        (x, _off_16_bytes(grad)),
+    ):
         assert _relative_error(GRAD_WEIGHT(*operands, *arguments), expected) < limit
     if case[2] == 1:
         _check_infinity(x, grad, arguments)

@@ -1419,7 +1419,7 @@ def test_lines_plans_of_cases(one: Case) -> None:
         problem = _problem(one, "grad_weight", dtype, "contiguous")
         problem.allow_tf32 = True
         plan = core.plan_hopper_weight_lines(problem, core.Device())
-        assert plan is not None or one not in KERNELBENCH
+        assert plan is not None or one["name"] not in {f"full_{each['name']}" for each in KERNELBENCH}
         if plan is not None:
             _check_hopper_weight_lines_plan(plan.tile, one, dtype, True, plan.workspace_bytes)
     problem = _problem(one, "grad_weight", "float32", "channels_last")

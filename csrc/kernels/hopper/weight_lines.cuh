@@ -287,6 +287,7 @@ class WeightLinesBlock {
       Ring ring = ring_;
       for (Tile tile = first_tile(); tile.left > 0; next(tile), ring.advance()) {
         ring.wait_full();
+        __syncwarp();
         if (lane == 0) ring.release(ring.slot);
       }
       return;
