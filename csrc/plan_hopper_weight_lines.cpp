@@ -48,8 +48,7 @@ int channel_kinds(const Problem& problem) {
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
-  if (element_size(problem.dtype) != 2 && problem.dtype != DType::kFloat32)
-    return "takes float16, bfloat16 and float32";
+  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
   if (problem.in_channels_per_group() < kLeastInChannels) return "takes at least 8 input channels a group";

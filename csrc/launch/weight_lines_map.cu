@@ -13,9 +13,9 @@ struct Dimension {
   int box;
 };
 
+// Dimensions: the innermost first.
 bool encode_lines(const Problem& problem, const void* base, const std::array<Dimension, 4>& order,
-                  CUtensorMapSwizzle swizzle,
-                  CUtensorMap* map) {  // the innermost first
+                  CUtensorMapSwizzle swizzle, CUtensorMap* map) {
   const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;
   cuuint64_t sizes[4], strides[3];
