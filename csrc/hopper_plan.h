@@ -31,6 +31,20 @@ inline constexpr HopperTile kHopperTiles[] = {{4, 1, 1},  {8, 1, 1},  {16, 1, 1}
 // 3xTF32 keeps two accumulators.
 inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2, 1}, {8, 1, 2}, {16, 1, 2}};
 
+// Instances whose items several blocks may share, a cluster: each takes a part of the source's channels and planes, for
+// layers with too few items to fill the machine.
+constexpr bool hopper_splits(HopperTile tile) { return tile.groups <= 16 && tile.phases == 1 && tile.fold == 1; }
+inline constexpr int kHopperMostSplit = 8;  // blocks that every GPU takes as a cluster
+// What the blocks of a cluster exchange: the accumulators of each.
+constexpr int hopper_sums_bytes(HopperTile tile) { return tile.groups * tile.phases * 4 * 4 * 256; }
+
+// Instances that read by kIm2col.
+constexpr bool hopper_has_im2col(HopperTile tile) {
+  return tile.phases == 1 && tile.fold == 1 && (tile.groups == 8 || tile.groups == 16 || tile.groups == 24);
+}
+inline constexpr int kHopperMostIm2col = 1024;  // taps of all channels
+inline constexpr int kHopperIm2colEntryBytes = 8;  // of the table that says where each reads
+
 // Instances with rows of half the bytes: few channels on one side come with few on the other.
 constexpr bool hopper_halves_rows(int element, HopperTile tile) { return element == 2 && tile.fold > 1; }
 
@@ -48,11 +62,16 @@ constexpr int hopper_row_channels(int element) { return 16 / element; }
 // image row (kBatch, kWidth).
 enum class HopperInner { kHeight, kBatch, kWidth };
 
-// How the source comes into shared memory (kernels/hopper/source.cuh).
-enum class HopperSource { kTensor, kTransposed, kWarps };
+// How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of all
+// channels read, as if those were the channels of a layer with one tap (kernels/hopper/source_im2col.cuh).
+enum class HopperSource { kTensor, kTransposed, kWarps, kIm2col };
 
 // Whether warps write halos or their low parts: TMA alone brings what needs no change.
 constexpr bool hopper_writes(HopperSource source, int parts) { return source != HopperSource::kTensor || parts == 2; }
+// Whether a thread asks for tensor copies.
+constexpr bool hopper_asks(HopperSource source) {
+  return source == HopperSource::kTensor || source == HopperSource::kTransposed;
+}
 // Two warpgroups multiply. One brings the operands, or two where warps write whole halos, unless the accumulators of
 // one instruction leave no registers for so many threads.
 constexpr int hopper_threads(HopperSource source, HopperTile tile) {
@@ -60,7 +79,7 @@ constexpr int hopper_threads(HopperSource source, HopperTile tile) {
 }
 // Warps that write halos, beside the one that brings the weights and the one that asks for boxes, if it does.
 constexpr int hopper_writers(HopperSource source, HopperTile tile) {
-  return hopper_threads(source, tile) / 32 - (source == HopperSource::kWarps ? 9 : 10);
+  return hopper_threads(source, tile) / 32 - (hopper_asks(source) ? 10 : 9);
 }
 
 // Whether a sum also holds products that are not its own: by zeros (folded columns, merged groups), or of parts.
@@ -108,6 +127,7 @@ struct HopperConvPlan {
   int tile_m = kHopperTileM;  // result channels of a block: of one warpgroup (its rows / fold), or of both
   int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
   int items = 0;  // of a slice
+  int split = 1;  // blocks that share an item
   int blocks = 0;
   bool resident_weights = false;  // a block's weights stay in shared memory
   int halo_slots = 2, weight_slots = 4, raw_slots = 0;
@@ -118,6 +138,7 @@ struct HopperConvPlan {
   int staged_bytes = 0;  // of a warp's results on their way out
   int staged_line_bytes = 0;  // whole sectors: of a channel's line
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
+  int table_at = 0;  // im2col
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
   int64_t packed_bytes = 0;  // of all, in place too, for a driver may refuse that; followed by the repacked source

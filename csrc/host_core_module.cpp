@@ -235,7 +235,8 @@ PYBIND11_MODULE(_host_core, m) {
   py::enum_<HopperSource>(m, "HopperSource")
       .value("TENSOR", HopperSource::kTensor)
       .value("TRANSPOSED", HopperSource::kTransposed)
-      .value("WARPS", HopperSource::kWarps);
+      .value("WARPS", HopperSource::kWarps)
+      .value("IM2COL", HopperSource::kIm2col);
   const auto extent = [](const HopperExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
   py::class_<HopperConvPlan>(m, "HopperConvPlan")
       .def_property_readonly("groups", [](const HopperConvPlan& p) { return p.tile.groups; })
@@ -271,6 +272,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("chunks", &HopperConvPlan::chunks)
       .def_readonly("columns", &HopperConvPlan::columns)
       .def_readonly("items", &HopperConvPlan::items)
+      .def_readonly("split", &HopperConvPlan::split)
       .def_readonly("blocks", &HopperConvPlan::blocks)
       .def_readonly("resident_weights", &HopperConvPlan::resident_weights)
       .def_readonly("in_turns", &HopperConvPlan::in_turns)
@@ -279,6 +281,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("raw_slots", &HopperConvPlan::raw_slots)
       .def_readonly("halo_bytes", &HopperConvPlan::halo_bytes)
       .def_readonly("weights_at", &HopperConvPlan::weights_at)
+      .def_readonly("table_at", &HopperConvPlan::table_at)
       .def_readonly("shared_bytes", &HopperConvPlan::shared_bytes)
       .def_readonly("packed_bytes", &HopperConvPlan::packed_bytes)
       .def_readonly("weights_in_place", &HopperConvPlan::weights_in_place)

@@ -24,6 +24,9 @@ constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
+// im2col reads the source again for each tap, so L1 should hold it.
+constexpr int64_t kIm2colSharedBytes = 160 << 10;
+constexpr int64_t kMostIm2colChannels = 8;  // of the source; more fill rows by themselves
 
 // Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
 // layers, of strict float32 834 of 18 (docs/performance_notes.md).
@@ -45,7 +48,7 @@ struct StoreCosts {
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage, stage_in_turns;      // of a stage besides
-  double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
+  double tensor, transposed, warps, im2col;  // of a pixel of a halo and chunk, by source
   double transposed_line, warps_line;  // more, of a line of a halo and chunk
   double few_warps;                  // how much more, where accumulators leave few warps to write it
   bool overlapped;                   // products and halos hide each other in part
@@ -66,12 +69,13 @@ constexpr StoreCosts kStoresTf32{0.118,   0.0234,   0.0051, 0.0121, 0.0443, 0.01
 // Columns apart in ragged rows as in TF32, whose stores these are: the layers of strict float32 had no such rows.
 constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0,     0, 0, 0,
                                   0,      0, 0, 0,      0.09, 0,     0.133, 0.367,  0.342, 1, 1, 1.51};
-constexpr Costs kCostsShort{0.654, 392,  198, 4.03, 5.58, 18.8,  74.1,    226,         1.39,
+constexpr Costs kCostsShort{0.654, 392,  198, 4.03, 5.58, 18.8, 18.8,  74.1,    226,         1.39,
                             true,  37.6, 689, 1017, 1.16, 0.113, 0.00155, kStoresShort};
-constexpr Costs kCostsTf32{0.745, 115,  30.3,     4.42,     10.6, 9.7,   33.9,    411,        2,
+constexpr Costs kCostsTf32{0.745, 115,  30.3,     4.42,     10.6, 9.7, 9.7,   33.9,    411,        2,
                            true,  34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
-constexpr Costs kCostsSplit{2.78,  173,  173,  7.15, 13.3, 15.8,  0,      0,           1.06,
+constexpr Costs kCostsSplit{2.78,  173,  173,  7.15, 13.3, 15.8, 15.8,  0,      0,           1.06,
                             false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
+constexpr double kSplitCycles = 2500;  // of blocks that add their sums
 constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -97,15 +101,40 @@ std::vector<int64_t> merges_of(const Problem& problem) {
   return merges;
 }
 
+// Why the taps of a problem cannot count as channels, or nothing.
+std::string im2col_refusal(const Problem& problem) {
+  const Correlation c = correlation(problem);
+  const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
+  const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
+  if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return "has phases";
+  if (c.result_channels < kMinChannels || c.source_channels > kMostIm2colChannels ||
+      c.source_channels * taps > kHopperMostIm2col) {
+    return "has few channels on the wrong side, or too many taps";
+  }
+  const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
+                             problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
+  if (!lies_in_order) return "has taps that are not evenly spaced";
+  // Places are counted in 32 bits, pixels in 16.
+  int64_t reach = (c.source_channels - 1) * c.source.stride[1];
+  for (int a = 0; a < 2; ++a) {
+    const int64_t shift = std::max<int64_t>(axis[a].padding, int64_t{axis[a].kernel - 1} * axis[a].dilation);
+    if (shift > INT16_MAX || axis[a].source_size > INT16_MAX) return "is too large";
+    reach += shift * std::abs(c.source.stride[2 + a]);
+  }
+  return reach > INT32_MAX ? "is too large" : "";
+}
+
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (const std::string why = tensor_core_refusal(problem, 1, kHopperMaxKernel, kHopperMaxStride); !why.empty()) {
     return why;
   }
-  if (!merges_of(problem).empty()) return "";
+  if (!merges_of(problem).empty() || im2col_refusal(problem).empty()) return "";
   return "takes at least " + std::to_string(kMinChannels) +
          " channels a group on either side, or a number that divides the groups to have " +
-         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together";
+         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
+         std::to_string(kMinChannels) + " result channels from up to " + std::to_string(kMostIm2colChannels) +
+         " whose taps are at most " + std::to_string(kHopperMostIm2col);
 }
 
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines),
@@ -115,7 +144,7 @@ enum class Second { kPixels, kGroups, kChannels, kItems };
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
  public:
-  Candidates(const Problem& problem, int64_t merge, const Device& device)
+  Candidates(const Problem& problem, int64_t merge, const Device& device, bool by_im2col = false)
       : merge_(static_cast<int>(merge)),
         problem_(with_merged_groups(problem, merge)),
         device_(device),
@@ -127,7 +156,7 @@ class Candidates {
         planes_h_(static_cast<int>(used_planes(h_).size())),
         planes_w_(static_cast<int>(used_planes(w_).size())),
         element_(static_cast<int>(element_size(problem.dtype))),
-        source_(source_of(problem_, planes_h_, planes_w_)) {}
+        source_(by_im2col ? HopperSource::kIm2col : source_of(problem_, planes_h_, planes_w_)) {}
 
   Candidates(const Candidates&) = delete;  // members refer to others
 
@@ -146,9 +175,10 @@ class Candidates {
 
   // lines: of a warpgroup, where groups are columns.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
-                                     bool repack) const {
+                                     bool repack, int split) const {
     HopperConvPlan p;
     p.tile = tile;
+    p.split = split;
     p.merge = merge_;
     p.channels_adjacent = c_.result.stride[1] == 1;
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
@@ -201,21 +231,30 @@ class Candidates {
     p.items = static_cast<int>(items);
     choose_blocks(p);
     if (p.in_turns && p.keep_halo && !p.resident_weights) return std::nullopt;
+    if (split > 1) {
+      if (!hopper_splits(tile) || p.in_turns || p.items * split > device_.multiprocessors / split * split ||
+          p.planes_h * p.planes_w * p.chunks < split || hopper_sums_bytes(tile) > p.staging_at) {
+        return std::nullopt;
+      }
+      p.blocks = p.items * split;
+    }
     return p;
   }
 
-  // TMA takes the source as it lies.
-  bool reads_in_place() const { return source_ == HopperSource::kTensor; }
+  // The source as it lies is as good as rewritten channels_last.
+  bool reads_in_place() const { return source_ == HopperSource::kTensor || source_ == HopperSource::kIm2col; }
+  bool by_im2col() const { return source_ == HopperSource::kIm2col; }
 
   double estimate_ms(const HopperConvPlan& p) const {
     const Costs& costs = p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
     // Of one item, on average.
     const double pieces = p.keep_halo ? p.phase_groups : 1;
-    const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks;
+    const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks / p.split;
     const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
     const double n = 8.0 * p.tile.groups;
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
-    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks;
+    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks /
+                          p.split;
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
@@ -223,16 +262,18 @@ class Candidates {
                                                  : 4 * row * columns * costs.product + costs.stage);
     const double line = p.source == HopperSource::kTensor       ? 0
                         : p.source == HopperSource::kTransposed ? costs.transposed_line
+                        : p.source == HopperSource::kIm2col     ? 0
                                                                 : costs.warps_line;
     const double bring = row * (pixels * pixel_cost(p, costs) + pixels / width * line);
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
-    const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1);
+    const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1) +
+                         (p.split > 1 ? kSplitCycles : 0);
     const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
-    const double rounds = slices * static_cast<double>(ceil_div(p.items, p.blocks));
+    const double rounds = slices * static_cast<double>(ceil_div(p.items * p.split, p.blocks));
     const double memory = moved_bytes(p) / device_.bandwidth;
     const double compute = rounds * std::max(work, load) / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
@@ -253,7 +294,7 @@ class Candidates {
 
   // Whether TMA finds whole chunks of source channels and whole blocks of result channels in the weight itself.
   bool weights_in_place(const HopperConvPlan& p) const {
-    if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1) return false;
+    if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return false;
     const bool forward = problem_.direction == Direction::kForward;
     const int64_t next_m = problem_.w.stride[forward ? 1 : 0], next_c = problem_.w.stride[forward ? 0 : 1];
     // Boxes begin at multiples of 16 bytes.
@@ -271,7 +312,9 @@ class Candidates {
 
   static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
     if (p.source == HopperSource::kTensor) return costs.tensor;
-    return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
+    return (p.source == HopperSource::kTransposed ? costs.transposed
+            : p.source == HopperSource::kIm2col   ? costs.im2col
+                                                  : costs.warps) *
            (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
@@ -404,8 +447,11 @@ class Candidates {
                                       : 0;
     const int staging = 8 * p.staged_bytes;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
-    const int fixed = staging + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
-    const int room = device_.shared_bytes_per_block - fixed - kLeastRawSlots * raw;
+    const int table = by_im2col() ? p.chunks * (p.row_bytes / element_) * kHopperIm2colEntryBytes : 0;
+    const int fixed = staging + table + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
+    const int64_t shared = device_.shared_bytes_per_block;
+    const int room = static_cast<int>(by_im2col() ? std::min(kIm2colSharedBytes, shared) : shared) - fixed -
+                     kLeastRawSlots * raw;
     const int halo = p.halo_bytes * p.parts, stage = p.stage_bytes;
     // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
     const int64_t reach = p.second.n * p.row.n + p.second.h * p.row.h + p.second.w * p.row.w +
@@ -417,7 +463,7 @@ class Candidates {
     // Kept halos belong to a whole item. Warpgroups take turns between its phase groups, so then all weights must stay.
     const int64_t kept = (p.in_turns ? 2 : 1) * p.chunks, least_stages = p.in_turns ? all_stages : kLeastWeightSlots;
     p.keep_halo = p.phase_groups > 1 && halo * kept + least_stages * stage <= room && kept <= kMostHaloSlots &&
-                  p.planes_h * p.planes_w == 1;
+                  p.planes_h * p.planes_w == 1 && p.split == 1;
     const int64_t in_flight = p.keep_halo ? kept : p.in_turns ? 2 : 1;
     const int64_t most_stages = p.keep_halo ? all_stages
                                             : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
@@ -455,7 +501,8 @@ class Candidates {
     p.weights_at = p.halo_slots * halo;
     p.raw_at = p.weights_at + p.weight_slots * stage;
     p.staging_at = p.raw_at + p.raw_slots * raw;
-    p.barriers_at = p.staging_at + staging;
+    p.table_at = p.staging_at + staging;
+    p.barriers_at = p.table_at + table;
     p.shared_bytes = p.barriers_at + 16 * (p.halo_slots + p.weight_slots + p.raw_slots + 1);
     // The first warpgroup's lead holds weights and halos that the second has not yet used.
     const int64_t per_item = most_stages;
@@ -463,7 +510,7 @@ class Candidates {
     const int64_t by_halos = p.keep_halo ? per_item
                                          : static_cast<int64_t>(span_h_.least) * (span_w_.least + p.tile.fold - 1) *
                                                p.halo_slots;
-    if (p.parts == 2 && !p.in_turns)
+    if (p.parts == 2 && !p.in_turns && p.split == 1)
       p.skew = static_cast<int>(std::max<int64_t>(0, std::min({per_item / 2, by_weights, by_halos})));
     return true;
   }
@@ -505,8 +552,20 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.whole_sectors ? ", whole sectors" : "") << (plan.in_turns ? ", warpgroups in turns" : "")
        << (plan.weights_in_place ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
-       << (plan.repack ? ", source repacked" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
+       << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
+       << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
+}
+
+Problem im2col_problem(const Problem& problem) {
+  Problem p = problem;
+  const bool forward = problem.direction == Direction::kForward;
+  (forward ? p.in_channels : p.out_channels) *= problem.axis[0].kernel * problem.axis[1].kernel;
+  for (Axis& axis : p.axis) {
+    const int64_t result = forward ? axis.output : axis.input;
+    axis = {result, result, 1, 1, 0, 0, 1};
+  }
+  return p;
 }
 
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
@@ -533,14 +592,19 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   const auto consider = [&](const Candidates& candidates, HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
     if (tile.fold > 1 && !candidates.folds()) return;
+    if (candidates.by_im2col() && !hopper_has_im2col(tile)) return;
     const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack) {
       if (second == Second::kChannels && !candidates.has_many_channels()) return;
-      const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack);
-      if (!plan) return;
-      const double ms = candidates.estimate_ms(*plan);
-      if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-      if (!best || ms < best->estimate_ms)
-        best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms};
+      for (int split = 1; split <= kHopperMostSplit; split *= 2) {
+        const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
+                                                                   split);
+        if (!plan) return;
+        const double ms = candidates.estimate_ms(*plan);
+        if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
+        if (!best || ms < best->estimate_ms)
+          best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms};
+        if (2 * plan->items * split > device.multiprocessors) return;
+      }
     };
     for (const bool repack : {false, true}) {
       if (repack && candidates.reads_in_place()) break;
@@ -559,14 +623,15 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       }
     }
   };
-  for (const int64_t merge : merges_of(problem)) {
-    const Candidates candidates(problem, merge, device);
+  const auto consider_tiles = [&](const Candidates& candidates) {
     if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
       for (const HopperTile tile : kHopperTilesSplit) consider(candidates, tile);
     } else {
       for (const HopperTile tile : kHopperTiles) consider(candidates, tile);
     }
-  }
+  };
+  for (const int64_t merge : merges_of(problem)) consider_tiles(Candidates(problem, merge, device));
+  if (im2col_refusal(problem).empty()) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
   if (!best && considered)
     considered->push_back(
         {"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});

@@ -24,11 +24,14 @@ inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) 
   return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
 }
 
-// problem: groups that the plan merges count as one.
+// problem: as the plan sees it (merged groups, im2col); original: as it is.
 template <class T>
-hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
+hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
+                                         const Operands& operands) {
   hopper::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
+  p.window_channels = static_cast<int>(correlation(original).source_channels);
+  for (int a = 0; a < 2; ++a) p.window[a] = geometry(original, a);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.not_finite = not_finite_at(plan, operands);
   for (int a = 0; a < 2; ++a) {
@@ -64,12 +67,17 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const HopperCon
   return p;
 }
 
+// problem: with the taps that the plan sees, groups not merged; original: as it is.
 template <class T, int kParts>
-cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream) {
+cudaError_t launch_pack_weight(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
+                               const Operands& operands, cudaStream_t stream) {
   hopper::PackParams<T> p{};
   const Correlation c = correlation(problem);
-  set_weight<T>(p, problem, operands);
+  set_weight<T>(p, original, operands);
+  if (plan.source == HopperSource::kIm2col) {
+    p.channel_taps = divide_by(static_cast<int>(original.axis[0].kernel * original.axis[1].kernel));
+    p.channel_tap_step = im2col_tap_step(original);
+  }
   p.packed = static_cast<unsigned char*>(operands.workspace);
   p.source_channels = static_cast<int>(c.source_channels);
   p.result_channels = static_cast<int>(c.result_channels);
@@ -95,7 +103,8 @@ cudaError_t launch_pack_weight(const Problem& problem, const HopperConvPlan& pla
   p.taps = static_cast<int>(problem.axis[0].kernel) * kernel_w;
   const int64_t next_tap = p.taps > 1 ? std::min(p.weight_h, p.weight_w) : INT64_MAX;
   p.taps_fastest = next_tap < p.weight_m;
-  p.channels_fastest = p.weight_c < std::min(next_tap, p.weight_m);
+  p.channels_fastest = (p.channel_taps.divisor > 1 ? std::min(p.weight_c, p.channel_tap_step) : p.weight_c) <
+                       std::min(next_tap, p.weight_m);
   const auto shared_out = [&](int fastest, int slower, int& block_fastest, int& block_slower) {
     block_fastest = std::min(fastest, hopper::kPackRows);
     block_slower = std::min(slower, hopper::kPackRows / block_fastest);
@@ -124,7 +133,7 @@ hopper::ConvParams<T> of_images(const hopper::ConvParams<T>& params, int64_t fir
   p.batch = static_cast<int>(images);
   p.plan.tiles.n = static_cast<int>((images + p.plan.pixels.n - 1) / p.plan.pixels.n);
   p.plan.items = p.plan.tiles.n * p.plan.tiles.h * p.plan.tiles.w * p.plan.columns;
-  p.plan.blocks = std::min(p.plan.blocks, p.plan.items);
+  p.plan.blocks = std::min(p.plan.blocks, p.plan.items * p.plan.split);
   return p;
 }
 
@@ -134,7 +143,7 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
   const HopperConvPlan& plan = params.plan;
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
-                         start);
+                         start, plan.split);
   };
 #define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE) \
   if (source == SOURCE)                                               \
@@ -144,6 +153,9 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
     DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \
     DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTransposed) \
     DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kWarps)      \
+    if constexpr (hopper_has_im2col(HopperTile{GROUPS, PHASES, FOLD})) {             \
+      DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kIm2col)   \
+    }                                                                                \
   }
 #define DECONV_HOPPER_TILE(GROUPS, PHASES, FOLD)                                                       \
   if (plan.tile.groups == GROUPS && plan.tile.phases == PHASES && plan.tile.fold == FOLD) {            \
@@ -194,10 +206,11 @@ cudaError_t launch_hopper_slices(const Problem& problem, hopper::ConvParams<T>& 
   const HopperConvPlan& plan = params.plan;
   const Tensor4& source = correlation(problem).source;
   if (!plan.repack) {
-    const bool has_maps = plan.source != HopperSource::kWarps && is_aligned(params.source, 16) &&
+    const bool has_maps = hopper_asks(plan.source) && is_aligned(params.source, 16) &&
                           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1],
                                              params.source, params.source_map);
-    return launch_hopper_tile<T, kParts>(params, has_maps ? plan.source : HopperSource::kWarps, stream, start);
+    const bool as_planned = has_maps || !hopper_asks(plan.source);
+    return launch_hopper_tile<T, kParts>(params, as_planned ? plan.source : HopperSource::kWarps, stream, start);
   }
   T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
   cudaError_t error = cudaSuccess;
@@ -220,11 +233,12 @@ cudaError_t launch_hopper_slices(const Problem& problem, hopper::ConvParams<T>& 
 template <class T, int kParts>
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem merged = with_merged_groups(problem, plan.merge);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, plan, operands);
+  const Problem seen = plan.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem merged = with_merged_groups(seen, plan.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, plan, operands);
   bool& in_place = params.plan.weights_in_place;
   in_place = in_place && is_aligned(operands.w, 16) && encode_weight_map(problem, plan, operands.w, &params.weight_map);
-  cudaError_t error = in_place ? cudaSuccess : launch_pack_weight<T, kParts>(problem, plan, operands, stream);
+  cudaError_t error = in_place ? cudaSuccess : launch_pack_weight<T, kParts>(seen, problem, plan, operands, stream);
   if (error != cudaSuccess) return error;
   const Start start = in_place ? Start::kAfter : Start::kEarly;
   error = launch_hopper_slices<T, kParts>(merged, params, operands, start, stream);

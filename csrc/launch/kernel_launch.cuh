@@ -15,25 +15,34 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
 // or ended (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
 enum class Start { kAfter, kEarly };
 
+// cluster: so many blocks run at once and see each other's shared memory (compute capability 9.0).
+
 template <class Params>
 cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
-                          const Params& params, Start start = Start::kAfter) {
+                          const Params& params, Start start = Start::kAfter, int cluster = 1) {
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 << 10) {
     const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (start == Start::kEarly) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = start == Start::kEarly ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, params);
 }
 

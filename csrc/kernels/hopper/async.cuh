@@ -62,6 +62,42 @@ __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
+// Blocks that run at once and see each other's shared memory: which of them this is, and which cluster. A block that
+// was launched without is a cluster by itself.
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ int cluster_index() {
+  uint32_t index;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return static_cast<int>(index);
+}
+// Waits for all threads of the cluster that have not ended, and for what they wrote.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// What lies at `address` of this block's shared memory, in that of the block with this rank.
+__device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+__device__ __forceinline__ float4 load_cluster(uint32_t address, int rank) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(cluster_address(address, rank))
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_cluster(uint32_t address, int rank, float4 value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(cluster_address(address, rank)), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 // Where byte `offset` of a tile of rows of 128 or 64 bytes lies: the swizzle that TMA writes and wgmma reads.
 __device__ __forceinline__ uint32_t swizzled(uint32_t offset, uint32_t row_bytes = 128) {
   return offset ^ ((offset >> 3) & (row_bytes - 16));

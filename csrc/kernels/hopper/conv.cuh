@@ -5,12 +5,15 @@
 // has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
 // channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
 // weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh).
+//
+// Where items are too few for all multiprocessors, the blocks of a cluster share one: each adds up a part of the
+// planes and chunks, and they add their sums in the order of their ranks, through each other's shared memory.
 #pragma once
 
 #include "async.cuh"
 #include "params.cuh"
 #include "result.cuh"
-#include "source.cuh"
+#include "source_im2col.cuh"
 #include "wgmma.cuh"
 
 namespace deconv::hopper {
@@ -26,12 +29,13 @@ struct ConvConfig {
   // Weights of one tap and chunk for one warpgroup, one part.
   static constexpr int kStageBytes = kHopperTileM * kRowBytes;
   static constexpr HopperSource kSource = kSource_;
-  static constexpr bool kAsks = kSource != HopperSource::kWarps;
+  static constexpr bool kAsks = hopper_asks(kSource);
   static constexpr bool kWrites = hopper_writes(kSource, kParts);
   // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
   static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
   static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr bool kSplits = hopper_splits({kGroups, kPhases, kFold});
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
@@ -45,6 +49,8 @@ class ConvBlock {
   static constexpr int kRowBytes = Config::kRowBytes;
   static constexpr int kMultiplyWarps = 8;
   static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // one for each warpgroup
+  static constexpr int kSumBarrier = 4;
+  static constexpr bool kIsIm2col = Config::kSource == HopperSource::kIm2col;
 
  public:
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
@@ -75,6 +81,7 @@ class ConvBlock {
       }
       barrier_init_fence();
     }
+    if constexpr (kIsIm2col) MatrixSource::write_table(p, shared_ + plan.table_at);
     __syncthreads();
   }
 
@@ -94,6 +101,36 @@ class ConvBlock {
   }
 
  private:
+  using MatrixSource = Im2colSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
+
+  // The segments that this block adds up: the chunks of each plane, one after the other.
+  struct Share {
+    int plane = 0, plane_end, chunk = 0, chunk_end;  // the first, and where the last plane's chunks end
+    int chunks;
+
+    __device__ __forceinline__ int begin(int of_plane) const { return of_plane == plane ? chunk : 0; }
+    __device__ __forceinline__ int end(int of_plane) const { return of_plane == plane_end - 1 ? chunk_end : chunks; }
+  };
+  __device__ __forceinline__ Share share() const {
+    Share share;
+    share.plane_end = plan.planes_h * plan.planes_w;
+    share.chunk_end = share.chunks = plan.chunks;
+    if (Config::kSplits && plan.split > 1) {
+      const int rank = cluster_rank(), segments = share.plane_end * plan.chunks;
+      const int first = segments * rank / plan.split, last = segments * (rank + 1) / plan.split - 1;
+      share.plane = first / plan.chunks;
+      share.chunk = first - share.plane * plan.chunks;
+      share.plane_end = last / plan.chunks + 1;
+      share.chunk_end = last - (share.plane_end - 1) * plan.chunks + 1;
+    }
+    return share;
+  }
+  // A cluster has one item.
+  static __device__ __forceinline__ int first_item() {
+    if constexpr (Config::kSplits) return cluster_index();
+    return blockIdx.x;
+  }
+
   struct Taps {
     TapRange h, w;
     __device__ __forceinline__ int count() const { return h.count * w.count; }
@@ -118,13 +155,14 @@ class ConvBlock {
   __device__ __forceinline__ void bring_weights() {
     await_predecessors();
     Ring ring = weights_;
-    for (int index = blockIdx.x; index < plan.items; index += gridDim.x) {
+    const Share share = this->share();
+    for (int index = first_item(); index < plan.items; index += gridDim.x) {
       const Item item = find_item(p, index);
       const unsigned char* column = p.packed + (item.group * plan.m_tiles + item.m_tile) * plan.column_bytes;
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
-        for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
-          for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+        for (int plane = share.plane; plane < share.plane_end; ++plane) {
+          for (int chunk = share.begin(plane); chunk < share.end(plane); ++chunk) {
             for (int k = 0; k < kPhases; ++k) {
               const Taps taps = taps_of(phases, k, plane);
               const int segment = (group * plan.planes_h * plan.planes_w + plane) * plan.chunks + chunk;
@@ -157,14 +195,14 @@ class ConvBlock {
   // The halos that this block consumes, in order.
   struct HaloWalk {
     const ConvBlock& block;
-    int index = blockIdx.x, plane = 0, chunk = 0;
+    const Share share;
+    int index = first_item(), plane = 0, chunk = 0;
     Item item;
 
-    __device__ __forceinline__ explicit HaloWalk(const ConvBlock& of) : block(of) { enter_item(); }
+    __device__ __forceinline__ explicit HaloWalk(const ConvBlock& of) : block(of), share(of.share()) { enter_item(); }
     __device__ __forceinline__ bool more() const { return index < block.plan.items; }
     __device__ __forceinline__ void next() {
-      if (++chunk < block.plan.chunks) return;
-      chunk = 0;
+      if (++chunk < share.end(plane)) return;
       ++plane;
       skip_idle();
     }
@@ -173,7 +211,7 @@ class ConvBlock {
     __device__ __forceinline__ void enter_item() {
       while (more()) {
         item = find_item(block.p, index);
-        plane = 0;
+        plane = share.plane;
         if (skip_idle_planes()) return;
         index += gridDim.x;
       }
@@ -184,10 +222,10 @@ class ConvBlock {
       enter_item();
     }
     __device__ __forceinline__ bool skip_idle_planes() {
-      const int planes = block.plan.planes_h * block.plan.planes_w;
       const Phases phases = phases_of<kPhases>(block.p, item.phase_begin);
-      while (plane < planes && block.is_idle(phases, plane)) ++plane;
-      return plane < planes;
+      while (plane < share.plane_end && block.is_idle(phases, plane)) ++plane;
+      chunk = share.begin(plane);
+      return plane < share.plane_end;
     }
   };
 
@@ -244,9 +282,18 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
+    Ring ring = halos_, raw = raw_;
+    if constexpr (kIsIm2col) {
+      const MatrixSource source(p, thread, shared_ + plan.table_at);
+      for (; walk.more(); walk.next(), ring.advance()) {
+        ring.wait_empty();
+        source.load(walk.item, walk.chunk, halo_slot(ring));
+        hand_over(ring, thread);
+      }
+      return;
+    }
     using Source = WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
     const Source source(p, thread);
-    Ring ring = halos_, raw = raw_;
     typename Source::Places places;
     for (; walk.more(); walk.next(), ring.advance()) {
       if constexpr (Config::kSource == HopperSource::kTensor) {
@@ -300,6 +347,7 @@ class ConvBlock {
     const uint64_t source_base = tile_descriptor(shared_ + first_row * kRowBytes, plan.group_rows * kRowBytes,
                                                  kRowBytes);
     Ring halos = halos_, weights = weights_;
+    const Share share = this->share();
     float acc[kPhases][kN / 2];
     // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
     int lead = plan.skew;
@@ -313,7 +361,7 @@ class ConvBlock {
       give_turn(0);
     }
     const int step = plan.in_turns ? 2 * gridDim.x : gridDim.x;
-    for (int index = blockIdx.x + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
+    for (int index = first_item() + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
       const Item item = find_item(p, index);
       const bool other_has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
       if (plan.resident_weights) {
@@ -332,7 +380,7 @@ class ConvBlock {
           for (int i = 0; i < kN / 2; ++i) acc[k][i] = 0;
           mma_pin(acc[k]);
         }
-        for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
+        for (int plane = share.plane; plane < share.plane_end; ++plane) {
           if (is_idle(phases, plane)) continue;
           Taps taps[kPhases];
 #pragma unroll
@@ -340,7 +388,8 @@ class ConvBlock {
           bool has_taps = false;
 #pragma unroll
           for (int k = 0; k < kPhases; ++k) has_taps |= taps[k].count() > 0;
-          for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+          const int chunk_end = share.end(plane);
+          for (int chunk = share.begin(plane); chunk < chunk_end; ++chunk) {
             ring.wait_full();
             const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
 #pragma unroll
@@ -391,6 +440,7 @@ class ConvBlock {
           if (old_halo >= 0) ring.release(old_halo);
         }
         if (last_group) halos = ring;
+        if (Config::kSplits && plan.split > 1 && !add_shares(acc[0])) return;
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.store(item, phases, acc);
         __syncwarp();  // lanes part there, and what follows is for whole warps
@@ -401,6 +451,48 @@ class ConvBlock {
       }
       if (plan.in_turns && other_has_next) skip(find_item(p, index + gridDim.x), halos, weights);
     }
+  }
+
+  // Adds the sums of a cluster's blocks, for the first of them. Each adds its part of the accumulators, in the order of
+  // ranks, and gives the sums to the first. The only item of these blocks is done with, so nobody else uses what is
+  // overwritten here.
+  template <int kCount>
+  __device__ __forceinline__ bool add_shares(float (&acc)[kCount]) const {
+    constexpr int kBytes = 16, kAhead = 4;
+    const int rank = cluster_rank();
+    const uint32_t own = shared_ + threadIdx.x * kBytes;
+    const auto at = [&](int i) { return own + i * 256 * kBytes; };
+    named_barrier_sync(kSumBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      store_shared(at(i), make_uint4(__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]),
+                                     __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])));
+    }
+    cluster_sync();
+    for (int i = rank; i < kCount / 4; i += plan.split) {
+      float4 sum = load_cluster(at(i), 0);
+      for (int first = 1; first < plan.split; first += kAhead) {
+        float4 value[kAhead];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) value[a] = load_cluster(at(i), min(first + a, plan.split - 1));
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+          if (first + a >= plan.split) break;
+          sum.x += value[a].x, sum.y += value[a].y, sum.z += value[a].z, sum.w += value[a].w;
+        }
+      }
+      store_cluster(at(i), 0, sum);
+    }
+    cluster_sync();
+    if (rank > 0) return false;
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      const uint4 sum = load_shared_vector(at(i));
+      acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
+      acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
+    }
+    named_barrier_sync(kSumBarrier, 256);  // before results are staged where sums may lie
+    return true;
   }
 
   // A warpgroup's turn to multiply: given by the other as soon as its own last products are under way. Each turn that

@@ -40,6 +40,8 @@ struct PackParams {
   int chunk_stages;  // from a chunk to the next
   bool channels_fastest, taps_fastest;
   Divisor row_fastest;  // of the rows' faster number
+  Divisor channel_taps;  // im2col: taps that count as channels, fastest; else 1
+  int64_t channel_tap_step;
   Divisor kernel_w, of_group, tap_blocks, m_blocks, chunks, m_tiles;
   int taps;
   TapSlot slots[2][kHopperMaxKernel];  // where each tap belongs, by axis
@@ -82,7 +84,16 @@ class PackBlock {
       const int result = m_tile_ * plan.tile_m + row.m, merged = p.of_group.quotient(result);
       const int channel = (chunk_ * pieces_ + at.piece) * kPiece - merged * p.source_channels;
       const T* from = weight + merged * p.weight_group + (result - merged * p.result_channels) * p.weight_m +
-                      channel * p.weight_c + row.h * p.weight_h + row.w * p.weight_w;
+                      row.h * p.weight_h + row.w * p.weight_w;
+      const int channel_taps = p.channel_taps.divisor;
+      int tap = 0;
+      if (channel_taps > 1) {
+        const int of = p.channel_taps.quotient(channel);
+        tap = channel - of * channel_taps;
+        from += of * p.weight_c + tap * p.channel_tap_step;
+      } else {
+        from += channel * p.weight_c;
+      }
       const bool exists = row.exists && merged < plan.merge && at.piece < pieces_;
 #pragma unroll
       for (int k = 0; k < kPiece; ++k) {
@@ -90,7 +101,9 @@ class PackBlock {
         if (exists && static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels)) {
           value[i].value[k] = *from;
         }
-        from += p.weight_c;
+        const bool is_last = ++tap >= channel_taps;
+        from += is_last ? p.weight_c - (channel_taps - 1) * p.channel_tap_step : p.channel_tap_step;
+        if (is_last) tap = 0;
       }
     }
 #pragma unroll

@@ -34,6 +34,8 @@ struct ConvParams {
   bool vector_source;  // channels adjacent, 16-byte loads allowed
   int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
   AxisGeometry axis[2];
+  AxisGeometry window[2];  // im2col: the axes and channels of the source as it lies
+  int window_channels;
   TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
   uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads

@@ -57,6 +57,29 @@ __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& ite
               item.h + p.plan.origin_h, item.n, item.group);
 }
 
+// 16 bytes of channels, raw bits of T in a register each, to a place in the halo; two parts: the low ones `low` bytes on.
+template <class T, int kParts>
+__device__ __forceinline__ void store_piece(uint32_t address, int low, const uint32_t (&raw)[kPackSize<T>]) {
+  if constexpr (sizeof(T) == 2) {
+    store_shared(address, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
+                                     raw[6] | raw[7] << 16));
+  } else {
+    const uint4 value = make_uint4(raw[0], raw[1], raw[2], raw[3]);
+    store_shared(address, kParts == 1 ? round_to_tf32(value) : value);
+    if constexpr (kParts == 2) store_shared(address + low, low_parts(value));
+  }
+}
+
+// An element's bits.
+template <class T>
+__device__ __forceinline__ uint32_t load_bits(const T* pointer) {
+  if constexpr (sizeof(T) == 2) {
+    return __ldg(reinterpret_cast<const unsigned short*>(pointer));
+  } else {
+    return __ldg(reinterpret_cast<const unsigned*>(pointer));
+  }
+}
+
 // A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind.
 template <class T, int kParts, int kRowBytes, int kThreads>
 class WarpSource {
@@ -225,24 +248,7 @@ class WarpSource {
 
   // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
   __device__ __forceinline__ void store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
-    if constexpr (sizeof(T) == 2) {
-      store_shared(halo.shared + to, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
-                                                raw[6] | raw[7] << 16));
-    } else if constexpr (kParts == 1) {
-      store_shared(halo.shared + to, round_to_tf32(make_uint4(raw[0], raw[1], raw[2], raw[3])));
-    } else {
-      const uint4 value = make_uint4(raw[0], raw[1], raw[2], raw[3]);
-      store_shared(halo.shared + to, value);
-      store_shared(halo.shared + p.plan.halo_bytes + to, low_parts(value));
-    }
-  }
-
-  __device__ __forceinline__ static uint32_t read(const T* pointer) {
-    if constexpr (sizeof(T) == 2) {
-      return __ldg(reinterpret_cast<const unsigned short*>(pointer));
-    } else {
-      return __ldg(reinterpret_cast<const unsigned*>(pointer));
-    }
+    store_piece<T, kParts>(halo.shared + to, p.plan.halo_bytes, raw);
   }
 
   // Four 8x8 matrices of 16-bit elements; each lane names a row of 16 bytes.
@@ -278,12 +284,12 @@ class WarpSource {
         if (channels >= kAhead * kPiece) {
 #pragma unroll
           for (int c = 0; c < kAhead * kPiece; ++c, pointer += channel_bytes) {
-            raw[c / kPiece][c % kPiece] = read(reinterpret_cast<const T*>(pointer));
+            raw[c / kPiece][c % kPiece] = load_bits(reinterpret_cast<const T*>(pointer));
           }
         } else {
 #pragma unroll
           for (int c = 0; c < kAhead * kPiece; ++c, pointer += channel_bytes) {
-            raw[c / kPiece][c % kPiece] = c < channels ? read(reinterpret_cast<const T*>(pointer)) : 0;
+            raw[c / kPiece][c % kPiece] = c < channels ? load_bits(reinterpret_cast<const T*>(pointer)) : 0;
           }
         }
 #pragma unroll
@@ -315,7 +321,7 @@ class WarpSource {
           }
         } else {
 #pragma unroll
-          for (int c = 0; c < kPiece; ++c) raw[a][c] = pixel[a].inside && c < channels ? read(pointer + c) : 0;
+          for (int c = 0; c < kPiece; ++c) raw[a][c] = pixel[a].inside && c < channels ? load_bits(pointer + c) : 0;
         }
       }
 #pragma unroll
