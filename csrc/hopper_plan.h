@@ -33,7 +33,7 @@ inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2,
 
 // Instances whose items several blocks may share, a cluster: each takes a part of the source's channels and planes, for
 // layers with too few items to fill the machine.
-constexpr bool hopper_splits(HopperTile tile) { return tile.groups <= 16 && tile.phases == 1 && tile.fold == 1; }
+constexpr bool hopper_splits(HopperTile tile) { return tile.groups <= 8 && tile.phases == 1 && tile.fold == 1; }
 inline constexpr int kHopperMostSplit = 8;  // blocks that every GPU takes as a cluster
 // What the blocks of a cluster exchange: the accumulators of each.
 constexpr int hopper_sums_bytes(HopperTile tile) { return tile.groups * tile.phases * 4 * 4 * 256; }
@@ -43,6 +43,7 @@ constexpr bool hopper_has_im2col(HopperTile tile) {
   return tile.phases == 1 && tile.fold == 1 && (tile.groups == 8 || tile.groups == 16 || tile.groups == 24);
 }
 inline constexpr int kHopperMostIm2col = 1024;  // taps of all channels
+inline constexpr int kHopperIm2colAhead = 32;  // places of a pixel's row that a thread reads at once
 inline constexpr int kHopperIm2colEntryBytes = 8;  // of the table that says where each reads
 
 // Instances with rows of half the bytes: few channels on one side come with few on the other.
@@ -62,8 +63,8 @@ constexpr int hopper_row_channels(int element) { return 16 / element; }
 // image row (kBatch, kWidth).
 enum class HopperInner { kHeight, kBatch, kWidth };
 
-// How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of all
-// channels read, as if those were the channels of a layer with one tap (kernels/hopper/source_im2col.cuh).
+// How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of
+// all channels read, as if those were the channels of a layer with one tap (kernels/hopper/source_im2col.cuh).
 enum class HopperSource { kTensor, kTransposed, kWarps, kIm2col };
 
 // Whether warps write halos or their low parts: TMA alone brings what needs no change.

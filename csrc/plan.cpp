@@ -92,12 +92,12 @@ std::string describe_launch(const DepthwisePlan& plan) {
 
 std::string describe_launch(const HopperConvPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks " << (plan.split > 1 ? "in clusters of " + std::to_string(plan.split) + ' '
-                                                                  : "")
-       << "of " << hopper_threads(plan.source, plan.tile) << " threads for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.halo_slots
-       << " halos of " << plan.halo.n << 'x' << plan.halo.h << 'x' << plan.halo.w << " pixels"
-       << (plan.keep_halo ? " kept for all phases" : "") << ", " << plan.weight_slots << " stages of weights"
-       << (plan.resident_weights ? " that stay" : "") << ", source by "
+  text << plan.blocks << " persistent blocks "
+       << (plan.split > 1 ? "in clusters of " + std::to_string(plan.split) + ' ' : "") << "of "
+       << hopper_threads(plan.source, plan.tile) << " threads for " << plan.items << " items, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.halo_slots << " halos of " << plan.halo.n << 'x' << plan.halo.h << 'x'
+       << plan.halo.w << " pixels" << (plan.keep_halo ? " kept for all phases" : "") << ", " << plan.weight_slots
+       << " stages of weights" << (plan.resident_weights ? " that stay" : "") << ", source by "
        << (plan.source == HopperSource::kTensor       ? "tensor copies"
            : plan.source == HopperSource::kTransposed ? "tensor copies that producer warps transpose"
            : plan.source == HopperSource::kIm2col     ? "producer warps, tap by tap"

@@ -27,6 +27,8 @@ constexpr int kMostResident = 150;  // stages of weights that may stay
 // im2col reads the source again for each tap, so L1 should hold it.
 constexpr int64_t kIm2colSharedBytes = 160 << 10;
 constexpr int64_t kMostIm2colChannels = 8;  // of the source; more fill rows by themselves
+constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 512;  // of a tile, along an axis
+constexpr int64_t kMostIm2colExtent = 1 << 14;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
 // layers, of strict float32 834 of 18 (docs/performance_notes.md).
@@ -48,7 +50,8 @@ struct StoreCosts {
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage, stage_in_turns;      // of a stage besides
-  double tensor, transposed, warps, im2col;  // of a pixel of a halo and chunk, by source
+  double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
+  double im2col;                     // of the warps' reading kHopperIm2colAhead places of 32 pixels each
   double transposed_line, warps_line;  // more, of a line of a halo and chunk
   double few_warps;                  // how much more, where accumulators leave few warps to write it
   bool overlapped;                   // products and halos hide each other in part
@@ -69,13 +72,16 @@ constexpr StoreCosts kStoresTf32{0.118,   0.0234,   0.0051, 0.0121, 0.0443, 0.01
 // Columns apart in ragged rows as in TF32, whose stores these are: the layers of strict float32 had no such rows.
 constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0,     0, 0, 0,
                                   0,      0, 0, 0,      0.09, 0,     0.133, 0.367,  0.342, 1, 1, 1.51};
-constexpr Costs kCostsShort{0.654, 392,  198, 4.03, 5.58, 18.8, 18.8,  74.1,    226,         1.39,
-                            true,  37.6, 689, 1017, 1.16, 0.113, 0.00155, kStoresShort};
-constexpr Costs kCostsTf32{0.745, 115,  30.3,     4.42,     10.6, 9.7, 9.7,   33.9,    411,        2,
-                           true,  34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
-constexpr Costs kCostsSplit{2.78,  173,  173,  7.15, 13.3, 15.8, 15.8,  0,      0,           1.06,
-                            false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
-constexpr double kSplitCycles = 2500;  // of blocks that add their sums
+constexpr Costs kCostsShort{0.654, 392,  198,  4.03, 5.58, 18.8, 1800,  74.1,    226,
+                            1.39,  true, 37.6, 689,  1017, 1.16, 0.113, 0.00155, kStoresShort};
+constexpr Costs kCostsTf32{0.745, 115,  30.3, 4.42,     10.6,     9.7,  1600,  33.9,    411,
+                           2,     true, 34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
+constexpr Costs kCostsSplit{2.78, 173,   173,  7.15, 13.3, 15.8, 2000,  0,      0,
+                            1.06, false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
+constexpr double kSplitCycles = 3500;  // of blocks that add their sums
+// Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
+// takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
+int most_clusters(const Device& device, int blocks) { return device.multiprocessors * 10 / 11 / blocks; }
 constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
@@ -114,14 +120,18 @@ std::string im2col_refusal(const Problem& problem) {
   const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
                              problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
   if (!lies_in_order) return "has taps that are not evenly spaced";
-  // Places are counted in 32 bits, pixels in 16.
-  int64_t reach = (c.source_channels - 1) * c.source.stride[1];
+  // Bytes of a tile's images are counted in 32 bits. Of pixels' coordinates, 14 bits are an image's, a tap is less
+  // away, and a tile reaches no further beyond it.
+  int64_t elements = c.source_channels * c.source.stride[1] + kMostIm2colImages * c.source.stride[0];
   for (int a = 0; a < 2; ++a) {
     const int64_t shift = std::max<int64_t>(axis[a].padding, int64_t{axis[a].kernel - 1} * axis[a].dilation);
-    if (shift > INT16_MAX || axis[a].source_size > INT16_MAX) return "is too large";
-    reach += shift * std::abs(c.source.stride[2 + a]);
+    const int64_t end = (axis[a].result_size + int64_t{kMostIm2colPixels}) * axis[a].source_step();
+    if (c.source.stride[2 + a] < 0 || std::max({shift, int64_t{axis[a].source_size}, end}) >= kMostIm2colExtent) {
+      return "is too large";
+    }
+    elements += (axis[a].source_size + shift) * c.source.stride[2 + a];
   }
-  return reach > INT32_MAX ? "is too large" : "";
+  return elements * element_size(problem.dtype) > INT32_MAX ? "is too large" : "";
 }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -232,7 +242,7 @@ class Candidates {
     choose_blocks(p);
     if (p.in_turns && p.keep_halo && !p.resident_weights) return std::nullopt;
     if (split > 1) {
-      if (!hopper_splits(tile) || p.in_turns || p.items * split > device_.multiprocessors / split * split ||
+      if (!hopper_splits(tile) || by_im2col() || p.in_turns || p.items > most_clusters(device_, split) ||
           p.planes_h * p.planes_w * p.chunks < split || hopper_sums_bytes(tile) > p.staging_at) {
         return std::nullopt;
       }
@@ -258,24 +268,29 @@ class Candidates {
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
-    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
-                                                 : 4 * row * columns * costs.product + costs.stage);
+    // A warpgroup's only item: nothing fills its waits, and nothing hides its results.
+    const bool once = p.in_turns && p.items <= 2 * p.blocks;
+    const double products = stages * ((p.in_turns ? 2 : 4) * row * columns * costs.product +
+                                      (p.in_turns && !once ? costs.stage_in_turns : costs.stage));
     const double line = p.source == HopperSource::kTensor       ? 0
                         : p.source == HopperSource::kTransposed ? costs.transposed_line
-                        : p.source == HopperSource::kIm2col     ? 0
                                                                 : costs.warps_line;
-    const double bring = row * (pixels * pixel_cost(p, costs) + pixels / width * line);
+    const double bring = p.source == HopperSource::kIm2col
+                             ? p.chunks * im2col_rounds(p) * costs.im2col / p.split
+                             : row * (pixels * pixel_cost(p, costs) + pixels / width * line);
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1) +
                          (p.split > 1 ? kSplitCycles : 0);
-    const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
+    const double work = once         ? both
+                        : p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2)
+                                     : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items * p.split, p.blocks));
     const double memory = moved_bytes(p) / device_.bandwidth;
-    const double compute = rounds * std::max(work, load) / kClockHopper;
+    const double compute = (rounds * std::max(work, load) + (once ? leave : 0)) / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.weights_in_place ? 0 : kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes));
@@ -310,11 +325,15 @@ class Candidates {
   // Of all phases and planes.
   int taps_w(const HopperConvPlan& p) const { return w_.kernel + p.tile.fold - 1; }
 
+  // In which the warps write one chunk of a halo.
+  double im2col_rounds(const HopperConvPlan& p) const {
+    const int64_t batches = p.row_bytes / element_ / kHopperIm2colAhead;
+    const int64_t units = ceil_div(int64_t{p.halo.n} * p.halo.h * p.halo.w, 32) * batches;
+    return static_cast<double>(ceil_div(units, hopper_writers(p.source, p.tile)));
+  }
   static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
     if (p.source == HopperSource::kTensor) return costs.tensor;
-    return (p.source == HopperSource::kTransposed ? costs.transposed
-            : p.source == HopperSource::kIm2col   ? costs.im2col
-                                                  : costs.warps) *
+    return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
            (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
@@ -553,7 +572,8 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.weights_in_place ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
-       << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
+       << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")
+       << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
 }
 
@@ -603,7 +623,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
         if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
         if (!best || ms < best->estimate_ms)
           best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms};
-        if (2 * plan->items * split > device.multiprocessors) return;
+        if (plan->items > most_clusters(device, 2 * split)) return;
       }
     };
     for (const bool repack : {false, true}) {

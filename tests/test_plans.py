@@ -519,8 +519,23 @@ def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: i
             assert first <= begin < stored <= first + columns
 
 
+def _im2col(one: Case, direction: str) -> Case:
+    """The layer that im2col makes of `one`: all taps of all source channels as channels, one tap."""
+    taps = one["k"][0] * one["k"][1]
+    _, _, height, width = _result_size(one, direction)
+    seen = {**one, "h": height, "w": width, "k": (1, 1), "s": (1, 1), "p": (0, 0), "op": (0, 0), "d": (1, 1)}
+    source = "ci" if direction == "forward" else "co"
+    return case(**{**seen, source: taps * one[source]})
+
+
 def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
     """Tiles cover each pixel, every row that wgmma reads lies in shared memory, and no ring can stand still."""
+    if plan.source == core.HopperSource.IM2COL:
+        assert one["s"] == (1, 1) or direction == "grad_input"
+        assert plan.merge == 1
+        assert not plan.weights_in_place
+        one = _im2col(one, direction)
+        assert plan.barriers_at - plan.table_at == plan.chunks * plan.row_bytes // (4 if dtype == "float32" else 2) * 8
     assert direction != "grad_weight"
     assert dtype != "float64"
     assert plan.parts == (2 if dtype == "float32" else 1)
@@ -542,7 +557,8 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert one["g"] % plan.merge == 0
     groups = one["g"] // plan.merge
     channels, source_channels = result[1] // groups, (one["ci"] if direction == "forward" else one["co"]) // groups
-    assert min(channels, source_channels) >= 16
+    assert channels >= 16
+    assert source_channels >= 16 or plan.source == core.HopperSource.IM2COL
     assert plan.merge == 1 or max(channels, source_channels) <= 128
     rows_m = plan.tile_m * plan.fold
     assert rows_m == 64 or (rows_m == 128 and plan.second == [0, 0, 0] and channels > 64)
@@ -590,8 +606,14 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert plan.parts == 2 or plan.halo_slots >= 2
     assert plan.weight_slots >= 1
     assert plan.items == plan.tiles[0] * plan.tiles[1] * plan.tiles[2] * plan.columns
-    assert 0 < plan.blocks <= min(plan.items, multiprocessors)
+    assert 0 < plan.blocks <= min(plan.items * plan.split, multiprocessors)
     assert not plan.resident_weights or plan.items <= multiprocessors or plan.blocks % plan.columns == 0
+    if plan.split > 1:
+        assert plan.blocks == plan.items * plan.split
+        assert plan.split <= plan.chunks * plan.planes
+        assert not plan.in_turns
+        assert not plan.keep_halo
+        assert plan.groups * plan.phases * 4 * 4 * 256 <= plan.staging_at
 
 
 def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:

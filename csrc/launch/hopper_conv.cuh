@@ -59,6 +59,8 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   p.m_tiles = divide_by(plan.m_tiles);
   p.tiles_w = divide_by(plan.tiles.w);
   p.tiles_h = divide_by(plan.tiles.h);
+  p.halo_w = divide_by(plan.halo.w);
+  p.halo_h = divide_by(plan.halo.h);
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;
   p.vector_source = vector_source(problem) && is_aligned(p.source, 16);
@@ -145,9 +147,16 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
                          start, plan.split);
   };
-#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE) \
-  if (source == SOURCE)                                               \
-    return launch_with(hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE>>);
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE)                                           \
+  if (source == SOURCE) {                                                                                       \
+    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {         \
+      if (plan.split > 1)                                                                                       \
+        return launch_with(                                                                                     \
+            hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, true>>); \
+    }                                                                                                           \
+    return launch_with(                                                                                         \
+        hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, false>>);    \
+  }
 #define DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, ROW_BYTES)                          \
   if (plan.row_bytes == ROW_BYTES) {                                                 \
     DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \

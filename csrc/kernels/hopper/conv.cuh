@@ -18,7 +18,8 @@
 
 namespace deconv::hopper {
 
-template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_>
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
+          bool kSplits_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kGroups = kGroups_;
@@ -29,13 +30,13 @@ struct ConvConfig {
   // Weights of one tap and chunk for one warpgroup, one part.
   static constexpr int kStageBytes = kHopperTileM * kRowBytes;
   static constexpr HopperSource kSource = kSource_;
+  static constexpr bool kSplits = kSplits_;  // an item is a cluster's
   static constexpr bool kAsks = hopper_asks(kSource);
   static constexpr bool kWrites = hopper_writes(kSource, kParts);
   // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
   static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
   static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
-  static constexpr bool kSplits = hopper_splits({kGroups, kPhases, kFold});
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
@@ -115,7 +116,7 @@ class ConvBlock {
     Share share;
     share.plane_end = plan.planes_h * plan.planes_w;
     share.chunk_end = share.chunks = plan.chunks;
-    if (Config::kSplits && plan.split > 1) {
+    if constexpr (Config::kSplits) {
       const int rank = cluster_rank(), segments = share.plane_end * plan.chunks;
       const int first = segments * rank / plan.split, last = segments * (rank + 1) / plan.split - 1;
       share.plane = first / plan.chunks;
@@ -440,7 +441,9 @@ class ConvBlock {
           if (old_halo >= 0) ring.release(old_halo);
         }
         if (last_group) halos = ring;
-        if (Config::kSplits && plan.split > 1 && !add_shares(acc[0])) return;
+        if constexpr (Config::kSplits) {
+          if (!add_shares(acc[0])) return;
+        }
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.store(item, phases, acc);
         __syncwarp();  // lanes part there, and what follows is for whole warps

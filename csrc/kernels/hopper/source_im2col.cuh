@@ -10,67 +10,74 @@ namespace deconv::hopper {
 template <class T, int kParts, int kRowBytes, int kThreads>
 class Im2colSource {
  public:
-  // What place k of a row reads: so many elements from the pixel that the window hangs on, and as many pixels, height
-  // in the lower half. Places without a tap are outside every image.
+  // What place k of a row reads: so many bytes from the pixel that the window hangs on, and so many pixels (Pixels).
+  // Places without a tap are outside every image.
   static __device__ __forceinline__ void write_table(const ConvParams<T>& p, uint32_t table) {
     const int kernel_w = p.window[1].kernel, taps = p.window[0].kernel * kernel_w;
     for (int k = threadIdx.x; k < p.plan.chunks * kChunk; k += blockDim.x) {
       const int channel = k / taps, tap = k - channel * taps, tap_h = tap / kernel_w;
       const int h = shift(p.window[0], tap_h), w = shift(p.window[1], tap - tap_h * kernel_w);
       const bool exists = channel < p.window_channels;
-      const int64_t offset = channel * p.source_c + h * p.source_h + w * p.source_w;
+      const int64_t offset = (channel * p.source_c + h * p.source_h + w * p.source_w) * kSize;
       const uint32_t at = table + k * kHopperIm2colEntryBytes;
       store_shared(at, exists ? static_cast<uint32_t>(offset) : 0);
-      store_shared(at + 4, exists ? (h & 0xFFFF) | static_cast<uint32_t>(w) << 16 : 0x80008000u);
+      store_shared(at + 4, exists ? pixels(h, w) : kOutside);
     }
   }
 
   __device__ __forceinline__ Im2colSource(const ConvParams<T>& params, int thread, uint32_t table)
       : p(params), thread_(thread), table_(table) {}
 
-  // A warp reads neighbouring columns for the same place of their rows.
+  // A warp takes kAhead places of 32 pixels' rows at a time, and reads one place of all of them at once.
   __device__ __forceinline__ void load(const Item& item, int chunk, uint32_t shared) const {
     const HopperConvPlan& plan = p.plan;
-    const T* const image = p.source + item.n * p.source_n +
-                           static_cast<int64_t>(item.group) * p.window_channels * p.source_c;
+    const char* const image = reinterpret_cast<const char*>(
+        p.source + item.n * p.source_n + static_cast<int64_t>(item.group) * p.window_channels * p.source_c);
     const int step_h = p.window[0].source_step(), step_w = p.window[1].source_step();
     const bool inside = is_inside(p.window[0], item.h, plan.halo.h) && is_inside(p.window[1], item.w, plan.halo.w) &&
                         item.n + plan.halo.n <= p.batch;
     const int places = p.source_channels - chunk * kChunk;  // of this chunk that have taps
-    const uint32_t table = table_ + chunk * kChunk * kHopperIm2colEntryBytes;
-    for (int index = thread_;; index += kThreads) {
-      const int line = index / plan.halo.w, w = index - line * plan.halo.w;
-      const int n = line / plan.halo.h, h = line - n * plan.halo.h;
-      if (n >= plan.halo.n) break;
-      const uint32_t row = n * plan.row.n + h * plan.row.h + w * plan.row.w;
+    const int rows = plan.halo.n * plan.halo.h * plan.halo.w, units = (rows + 31) / 32 * kBatches;
+    for (int unit = thread_ / 32; unit < units; unit += kThreads / 32) {
+      const int first = unit % kBatches * kAhead, index = unit / kBatches * 32 + thread_ % 32;
+      const int line = p.halo_w.quotient(index), w = index - line * plan.halo.w;
+      const int n = p.halo_h.quotient(line), h = line - n * plan.halo.h;
       const int at_h = (item.h + h) * step_h, at_w = (item.w + w) * step_w;
-      const T* const pixel = image + n * p.source_n + at_h * p.source_h + at_w * p.source_w;
-      const Window window{pixel, item.n + n < p.batch ? at_h : kOutside, at_w};
+      const Window window{image,
+                          static_cast<uint32_t>((n * p.source_n + at_h * p.source_h + at_w * p.source_w) * kSize),
+                          item.n + n < p.batch && n < plan.halo.n ? pixels(at_h, at_w) : kOutside};
+      uint32_t raw[kAhead / kPiece][kPiece] = {};
+      const uint32_t entries = table_ + (chunk * kChunk + first) * kHopperIm2colEntryBytes;
+      if (inside && first + kAhead <= places && unit / kBatches * 32 + 32 <= rows) {
+        read<true>(window, entries, raw);
+      } else if (first < places) {
+        read<false>(window, entries, raw);
+      }
+      if (n >= plan.halo.n) continue;
+      const uint32_t row = n * plan.row.n + h * plan.row.h + w * plan.row.w;
 #pragma unroll
-      for (int first = 0; first < kChunk; first += kAhead) {
-        uint32_t raw[kAhead / kPiece][kPiece] = {};
-        const uint32_t entries = table + first * kHopperIm2colEntryBytes;
-        if (inside && first + kAhead <= places) {
-          read<true>(window, entries, raw);
-        } else if (first < places) {
-          read<false>(window, entries, raw);
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead / kPiece; ++i) {
-          const uint32_t at = swizzled(row * kRowBytes + (first / kPiece + i) * 16, kRowBytes);
-          store_piece<T, kParts>(shared + at, plan.halo_bytes, raw[i]);
-        }
+      for (int i = 0; i < kAhead / kPiece; ++i) {
+        const uint32_t at = swizzled(row * kRowBytes + (first / kPiece + i) * 16, kRowBytes);
+        store_piece<T, kParts>(shared + at, plan.halo_bytes, raw[i]);
       }
     }
   }
 
  private:
-  static constexpr int kChunk = kRowBytes / static_cast<int>(sizeof(T)), kPiece = kPackSize<T>;
-  static constexpr int kAhead = 16;  // loads under way
-  static constexpr int kOutside = INT32_MIN / 2;
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kChunk = kRowBytes / kSize, kPiece = kPackSize<T>;
+  static constexpr int kAhead = kHopperIm2colAhead, kBatches = kChunk / kAhead;
+  static_assert(kChunk % kAhead == 0, "whole batches");
+
+  // Two coordinates as one number, w * 2^16 + h: sums of such numbers hold the sums of the coordinates, and the h of a
+  // number is right where its bit 15 is zero, w then too. Images are small enough (plan_hopper.cpp) that a bit of
+  // kSigns is set in a sum, or in the last pixel less the sum, wherever a coordinate is outside.
+  static constexpr uint32_t kSigns = 0x80008000u, kOutside = 0xC000C000u;
+  __device__ __forceinline__ static uint32_t pixels(int h, int w) { return static_cast<uint32_t>(w * 65536 + h); }
+
   struct Window {
-    const T* pixel;
-    int h, w;
+    const char* image;
+    uint32_t offset;  // of the pixel that it hangs on
+    uint32_t at;
   };
 
   // Where tap k reads, from the pixel that the window hangs on.
@@ -87,19 +94,20 @@ class Im2colSource {
   template <bool kInside>
   __device__ __forceinline__ void read(const Window& window, uint32_t entries,
                                        uint32_t (&raw)[kAhead / kPiece][kPiece]) const {
+    const uint32_t last = pixels(p.window[0].source_size - 1, p.window[1].source_size - 1);
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
       const uint4 two = load_shared_vector(entries + i * kHopperIm2colEntryBytes);
-      raw[i / kPiece][i % kPiece] = read_one<kInside>(window, two.x, two.y);
-      raw[(i + 1) / kPiece][(i + 1) % kPiece] = read_one<kInside>(window, two.z, two.w);
+      raw[i / kPiece][i % kPiece] = read_one<kInside>(window, two.x, two.y, last);
+      raw[(i + 1) / kPiece][(i + 1) % kPiece] = read_one<kInside>(window, two.z, two.w, last);
     }
   }
   template <bool kInside>
-  __device__ __forceinline__ uint32_t read_one(const Window& window, uint32_t offset, uint32_t shifts) const {
-    const int h = window.h + static_cast<int16_t>(shifts), w = window.w + (static_cast<int>(shifts) >> 16);
-    const bool exists = kInside || (static_cast<unsigned>(h) < static_cast<unsigned>(p.window[0].source_size) &&
-                                    static_cast<unsigned>(w) < static_cast<unsigned>(p.window[1].source_size));
-    return exists ? load_bits(window.pixel + static_cast<int>(offset)) : 0;
+  __device__ __forceinline__ uint32_t read_one(const Window& window, uint32_t offset, uint32_t shifts,
+                                               uint32_t last) const {
+    const uint32_t at = window.at + shifts;
+    const bool exists = kInside || ((at | (last - at)) & kSigns) == 0;
+    return exists ? load_bits(reinterpret_cast<const T*>(window.image + (window.offset + offset))) : 0;
   }
 
   const ConvParams<T>& p;

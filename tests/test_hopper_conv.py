@@ -1,0 +1,147 @@
+"""Forward and grad_input of the Hopper family where channels or pixels are few: im2col sources, items of clusters."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import poison
+from torch import Tensor
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")]
+
+MODES = {
+    "float16": (torch.float16, False),
+    "bfloat16": (torch.bfloat16, False),
+    "tf32": (torch.float32, True),
+    "strict": (torch.float32, False),
+}
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+# Direction, batch, input channels, output channels, groups, input size, kernel, stride, padding, dilation.
+Layer = tuple[str, int, int, int, int, tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], Any]
+# Rows in chunks that are full, half full and hold one place; several images, rows, columns a group; images narrower
+# than a tile; taps that all pixels have and that no pixel has; strides that differ; groups; two tiles of channels.
+IM2COL: list[Layer] = [
+    ("grad_input", 4, 64, 3, 1, (48, 66), (4, 4), (2, 2), (1, 1), (1, 1)),
+    ("grad_input", 9, 56, 1, 1, (74, 140), (9, 9), (4, 4), (4, 4), (1, 1)),
+    ("grad_input", 3, 200, 3, 1, (33, 40), (5, 5), (3, 2), (0, 3), (1, 1)),
+    ("grad_input", 400, 96, 2, 1, (14, 13), (4, 4), (2, 2), (1, 1), (2, 1)),
+    ("grad_input", 16, 128, 4, 2, (60, 62), (3, 5), (1, 2), (2, 0), (1, 2)),
+    ("forward", 16, 3, 64, 1, (120, 101), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ("forward", 16, 5, 80, 1, (121, 128), (7, 3), (1, 1), (3, 0), (1, 2)),
+]
+# One image of few pixels, many images of one pixel, ragged channels, phases of which each block has a part.
+CLUSTERS: list[Layer] = [
+    ("grad_input", 1, 64, 256, 1, (16, 24), (4, 4), (2, 2), (1, 1), (1, 1)),
+    ("grad_input", 128, 100, 512, 1, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1)),
+    ("grad_input", 1, 72, 520, 1, (7, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ("forward", 1, 600, 40, 1, (8, 8), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ("forward", 2, 584, 64, 1, (4, 5), (5, 5), (1, 1), (2, 2), (1, 1)),
+]
+
+
+@pytest.fixture(params=MODES)
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """Each type; float32 with TF32 and without."""
+    saved = torch.backends.cudnn.allow_tf32
+    mode, torch.backends.cudnn.allow_tf32 = MODES[request.param]
+    yield mode
+    torch.backends.cudnn.allow_tf32 = saved
+
+
+class Call:
+    """One layer with random operands, in one dtype and layout."""
+
+    def __init__(self, layer: Layer, dtype: torch.dtype, layout: torch.memory_format, device: str = "cuda") -> None:
+        direction, batch, ci, co, groups, size, kernel, stride, padding, dilation = layer
+        self.forward = direction == "forward"
+        self.size = list(size)
+        self.weight = torch.randn(ci, co // groups, *kernel, device=device).to(dtype)
+        self.options = (list(stride), list(padding), [0, 0], groups, list(dilation))
+        x = torch.randn(batch, ci, *size, device=device).to(dtype)
+        y = F.conv_transpose2d(x.double(), self.weight.double(), None, *self.options)
+        source = x if self.forward else torch.randn_like(y).to(dtype)
+        self.source = source.to(memory_format=layout)
+        self.bias = torch.randn(co, device=device).to(dtype) if self.forward else None
+
+    def explain(self) -> str:
+        size = () if self.forward else ("grad_input", self.size)
+        return str(torch.ops.deconv.explain(self.source, self.weight, self.bias, *self.options, *size))
+
+    def run(self, source: Tensor | None = None) -> Tensor:
+        source = self.source if source is None else source
+        if self.forward:
+            return torch.ops.deconv.conv_transpose2d(source, self.weight, self.bias, *self.options)
+        return torch.ops.deconv.conv_transpose2d_grad_input(source, self.weight, self.size, *self.options)
+
+    def expected(self, source: Tensor | None = None) -> Tensor:
+        source = (self.source if source is None else source).double()
+        stride, padding, _, groups, dilation = self.options
+        if self.forward:
+            bias = None if self.bias is None else self.bias.double()
+            return F.conv_transpose2d(source, self.weight.double(), bias, *self.options)
+        return F.conv2d(source, self.weight.double(), None, stride, padding, dilation, groups)[
+            :, :, : self.size[0], : self.size[1]
+        ]
+
+    def limit(self) -> float:
+        if self.source.dtype == torch.float32:
+            return 1e-3 if torch.backends.cudnn.allow_tf32 else 1e-6
+        return 8e-4 if self.source.dtype == torch.float16 else 6e-3
+
+
+def _error(result: Tensor, expected: Tensor) -> float:
+    return ((result.double() - expected).norm() / expected.norm()).item()
+
+
+def _check(call: Call, expected_plan: str) -> None:
+    """The plan; float64; every result written; the same bits in 10 calls; and where infinities go."""
+    text = call.explain()
+    (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
+    assert "hopper family" in plan, text
+    assert expected_plan in plan, text
+    expected = call.expected()
+    poison("cuda", expected.numel() * call.source.element_size())
+    result = call.run()
+    assert result.shape == expected.shape
+    assert _error(result, expected) < call.limit()
+    for _ in range(10):
+        assert torch.equal(call.run(), result)
+    h, w = (size // 2 for size in call.source.shape[2:])
+    call.source[-1, -1, h : h + 2, w : w + 2] = float("inf")  # a stride may leave out one of two neighbours
+    expected = call.expected()
+    result = call.run()
+    assert torch.equal(result.isposinf(), expected.isposinf())
+    assert torch.equal(result.isneginf(), expected.isneginf())
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert expected.isinf().any()
+    assert expected.isfinite().any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layer", IM2COL)
+def test_im2col(layer: Layer, layout: torch.memory_format, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    _check(Call(layer, dtype, layout), "im2col")
+
+
+@pytest.mark.parametrize("layer", IM2COL)
+def test_im2col_of_any_strides(layer: Layer, dtype: torch.dtype) -> None:
+    """Every second column of an image at an odd address, and one value seen as a whole image."""
+    torch.manual_seed(1)
+    call = Call(layer, dtype, torch.contiguous_format)
+    apart = torch.empty(2 * call.source.numel() + 1, dtype=dtype, device="cuda")[1::2].view_as(call.source)
+    apart.copy_(call.source)
+    assert torch.equal(call.run(apart), call.run())
+    single = call.source[:1, :1, :1, :1].expand_as(call.source)
+    assert _error(call.run(single), call.expected(single)) < call.limit()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layer", CLUSTERS)
+def test_items_of_clusters(layer: Layer, layout: torch.memory_format, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    _check(Call(layer, dtype, layout), "sums of")
