@@ -608,6 +608,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("plane", &TapPlace::plane)
       .def_readonly("shift", &TapPlace::shift);
   m.def("tap_place", &tap_place, py::arg("axis"), py::arg("k"));
+  m.def("window_shift", &window_shift, py::arg("axis"), py::arg("k"));
   m.def("without_idle_taps", &without_idle_taps, py::arg("axis"));
   py::class_<Device>(m, "Device")
       .def(py::init<>())

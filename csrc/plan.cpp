@@ -20,6 +20,15 @@ bool wants_tf32_answer(const Problem& problem, const Device& device) {
          problem.flops() >= kTf32MinFlops;
 }
 
+namespace {
+
+bool reads_by_im2col(const Plan& plan) {
+  const auto* conv = std::get_if<HopperConvPlan>(&plan.tile);
+  return conv != nullptr && conv->source == HopperSource::kIm2col;
+}
+
+}  // namespace
+
 Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options,
                std::vector<Candidate>* considered) {
   const bool is_weight = problem.direction == Direction::kGradWeight;
@@ -32,7 +41,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("hopper")) {
     std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
                                          : plan_hopper_conv(problem, device, considered);
-    has_hopper = plan.has_value();
+    has_hopper = plan.has_value() && !reads_by_im2col(*plan);
     consider(std::move(plan));
     if (is_weight) {
       for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
@@ -43,7 +52,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
       }
     }
   }
-  // Not beside the Hopper family, whose instructions are about twice as fast.
+  // Not beside the Hopper family, whose instructions are about twice as fast, unless its warps read tap by tap.
   if (options.allows("mma") && !has_hopper) {
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }

@@ -27,7 +27,7 @@ constexpr int kMostResident = 150;  // stages of weights that may stay
 // im2col reads the source again for each tap, so L1 should hold it.
 constexpr int64_t kIm2colSharedBytes = 160 << 10;
 constexpr int64_t kMostIm2colChannels = 8;  // of the source; more fill rows by themselves
-constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 512;  // of a tile, along an axis
+constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 256;  // of a tile, along an axis
 constexpr int64_t kMostIm2colExtent = 1 << 14;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
@@ -122,7 +122,8 @@ std::string im2col_refusal(const Problem& problem) {
   if (!lies_in_order) return "has taps that are not evenly spaced";
   // Bytes of a tile's images are counted in 32 bits. Of pixels' coordinates, 14 bits are an image's, a tap is less
   // away, and a tile reaches no further beyond it.
-  int64_t elements = c.source_channels * c.source.stride[1] + kMostIm2colImages * c.source.stride[0];
+  int64_t elements = c.source_channels * c.source.stride[1] +
+                     std::min<int64_t>(problem.batch, kMostIm2colImages) * c.source.stride[0];
   for (int a = 0; a < 2; ++a) {
     const int64_t shift = std::max<int64_t>(axis[a].padding, int64_t{axis[a].kernel - 1} * axis[a].dilation);
     const int64_t end = (axis[a].result_size + int64_t{kMostIm2colPixels}) * axis[a].source_step();
@@ -219,6 +220,9 @@ class Candidates {
       if (!choose_pixels(p, second, lines)) return std::nullopt;
     }
     if (std::max({p.halo.n, p.halo.h, p.halo.w, p.raw_width}) > 256) return std::nullopt;  // what a tensor map takes
+    if (by_im2col() && (p.halo.n > kMostIm2colImages || std::max(p.halo.h, p.halo.w) > kMostIm2colPixels)) {
+      return std::nullopt;
+    }
     const int64_t rows = std::max({static_cast<int64_t>(p.row.n) * p.halo.n, static_cast<int64_t>(p.row.h) * p.halo.h,
                                    static_cast<int64_t>(p.row.w) * p.halo.w}) +
                          static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;

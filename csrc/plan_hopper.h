@@ -58,9 +58,7 @@ inline Problem with_merged_groups(Problem problem, int64_t count) {
 // as they are: source and weight still lie as `problem` says.
 Problem im2col_problem(const Problem& problem);
 // Elements from one tap of the weight to the next.
-inline int64_t im2col_tap_step(const Problem& problem) {
-  return problem.w.stride[problem.axis[1].kernel > 1 ? 3 : 2];
-}
+inline int64_t im2col_tap_step(const Problem& problem) { return problem.w.stride[problem.axis[1].kernel > 1 ? 3 : 2]; }
 
 // How many neighbours one store takes, given a base pointer of 16 bytes and the plan's groups merged.
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);

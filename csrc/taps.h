@@ -108,6 +108,11 @@ DECONV_HOST_DEVICE int source_pixel(const AxisGeometry& axis, int result, int k)
   return reach >= 0 && at * axis.stride == reach && at < axis.source_size ? at : -1;
 }
 
+// The same without phases: result pixel q's tap k reads source pixel q * source_step + window_shift, if that exists.
+DECONV_HOST_DEVICE int window_shift(const AxisGeometry& axis, int k) {
+  return axis.is_forward ? axis.padding - k * axis.dilation : k * axis.dilation - axis.padding;
+}
+
 // An axis with one input pixel has no stride to speak of. With one this long every tap has a phase or plane of its own.
 DECONV_HOST_DEVICE AxisGeometry without_idle_taps(AxisGeometry axis) {
   const int input = axis.is_forward ? axis.source_size : axis.result_size;

@@ -85,6 +85,16 @@ def test_each_tap_knows_its_place(axis: dict[str, int]) -> None:
 
 
 @many
+@given(axes())
+def test_windows_without_phases(axis: dict[str, int]) -> None:
+    """Where tap k of a result pixel reads, as `tap_place` says it of planes: plane and shift make up the window's."""
+    for geometry, step in ((_geometry(axis, False), axis["stride"]), (_geometry({**axis, "stride": 1}, True), 1)):
+        for k in range(axis["kernel"]):
+            place = core.tap_place(geometry, k)
+            assert core.window_shift(geometry, k) == place.shift * step + place.plane
+
+
+@many
 @given(axes(largest=2))
 def test_one_input_pixel_needs_no_stride(axis: dict[str, int]) -> None:
     """The same taps meet the same pixels, and no phase or plane has two taps."""
@@ -1342,6 +1352,60 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
 @given(problems(), kinds, devices)
 def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, str], multiprocessors: int) -> None:
     _check_plan(one, *kind, multiprocessors)
+
+
+# Few source channels and no phases: what im2col is for.
+FEW_CHANNELS = [
+    ("grad_input", case("rgb", 16, 128, 64, 64, 3, 4, 2, 1)),
+    ("grad_input", case("one", 16, 56, 90, 120, 1, 9, 4, 4, 3)),
+    ("grad_input", case("groups", 16, 128, 60, 62, 4, (3, 5), (1, 2), (2, 0), g=2)),
+    ("forward", case("first", 16, 3, 120, 101, 64, 3, 1, 1)),
+]
+# Many source channels, few pixels: what clusters are for.
+FEW_PIXELS = [
+    ("grad_input", case("image", 1, 64, 16, 24, 256, 4, 2, 1)),
+    ("grad_input", case("latent", 128, 100, 1, 1, 512, 4)),
+    ("grad_input", case("long", 4, 21, 16, 16, 21, 64, 32, 16)),
+    ("forward", case("deep", 1, 600, 8, 8, 40, 3, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
+    """Rows of taps, and items of clusters, are planned where they are for, and for other layers they are not."""
+    for multiprocessors in (132, 114, 60, 16):
+        for direction, one in (*FEW_CHANNELS, *FEW_PIXELS):
+            _check_plan(one, direction, dtype, layout, multiprocessors, "hopper")
+    for direction, one in FEW_CHANNELS:
+        plan = core.make_plan(_problem(one, direction, dtype, layout), families="hopper").tile
+        assert plan.source == core.HopperSource.IM2COL, one["name"]
+        assert plan.split == 1
+    for direction, one in FEW_PIXELS:
+        plan = core.make_plan(_problem(one, direction, dtype, layout)).tile
+        assert plan.source != core.HopperSource.IM2COL
+        assert plan.split > 1, one["name"]
+    plan = core.make_plan(_problem(KERNELBENCH[0], "grad_input", dtype, layout)).tile
+    assert plan.source != core.HopperSource.IM2COL
+    assert plan.split == 1
+
+
+# What im2col counts in few bits: images of 2^14 pixels a side, taps further away than that, more than 2^31 bytes from
+# the first image of a tile to the last. And phases, and more than 1,024 taps of all channels.
+@pytest.mark.parametrize(
+    ("one", "direction"),
+    [
+        (case("wide", 1, 64, 1, 17000, 2, 3, 1, 1), "grad_input"),
+        (case("far", 1, 64, 4, 4, 2, 3, 1, 9000, d=9000), "grad_input"),
+        (case("large", 8, 64, 12000, 12000, 1, 3, 1, 1), "grad_input"),
+        (case("phases", 16, 3, 60, 60, 64, 4, 2, 1), "forward"),
+        (case("taps", 16, 64, 60, 60, 8, 12, 1, 5), "grad_input"),
+    ],
+)
+def test_what_im2col_refuses(one: Case, direction: str) -> None:
+    for layout in ("contiguous", "channels_last"):
+        plan = core.make_plan(_problem(one, direction, "float16", layout), families="hopper").tile
+        assert not isinstance(plan, core.HopperConvPlan) or plan.source != core.HopperSource.IM2COL
 
 
 def test_plans_are_remembered() -> None:

@@ -16,7 +16,6 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
 enum class Start { kAfter, kEarly };
 
 // cluster: so many blocks run at once and see each other's shared memory (compute capability 9.0).
-
 template <class Params>
 cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
                           const Params& params, Start start = Start::kAfter, int cluster = 1) {

@@ -4,7 +4,8 @@
 // serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
 // has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
 // channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
-// weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh).
+// weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh). A source of few channels is
+// written as rows of all taps instead (source_im2col.cuh).
 //
 // Where items are too few for all multiprocessors, the blocks of a cluster share one: each adds up a part of the
 // planes and chunks, and they add their sums in the order of their ranks, through each other's shared memory.
@@ -251,6 +252,8 @@ class ConvBlock {
       } else {
         ask_for_raw_boxes(walk);
       }
+    } else if constexpr (kIsIm2col) {
+      write_matrices(walk, thread);
     } else if constexpr (Config::kWrites) {
       write_halos(walk, Config::kAsks ? thread - 32 : thread);
     }
@@ -282,17 +285,17 @@ class ConvBlock {
     }
   }
 
+  __device__ __forceinline__ void write_matrices(HaloWalk& walk, int thread) {
+    const MatrixSource source(p, thread, shared_ + plan.table_at);
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      source.load(walk.item, walk.chunk, halo_slot(ring));
+      hand_over(ring, thread);
+    }
+  }
+
   __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
     Ring ring = halos_, raw = raw_;
-    if constexpr (kIsIm2col) {
-      const MatrixSource source(p, thread, shared_ + plan.table_at);
-      for (; walk.more(); walk.next(), ring.advance()) {
-        ring.wait_empty();
-        source.load(walk.item, walk.chunk, halo_slot(ring));
-        hand_over(ring, thread);
-      }
-      return;
-    }
     using Source = WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
     const Source source(p, thread);
     typename Source::Places places;
@@ -494,7 +497,6 @@ class ConvBlock {
       acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
       acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
     }
-    named_barrier_sync(kSumBarrier, 256);  // before results are staged where sums may lie
     return true;
   }
 

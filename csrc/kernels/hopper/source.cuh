@@ -1,5 +1,6 @@
 // Bringing one halo of the source into swizzled shared memory: by TMA (channels_last); by TMA into a ring of raw
-// boxes that producer warps transpose (contiguous); or by producer warps alone, whatever the strides.
+// boxes that producer warps transpose (contiguous); or by producer warps alone, whatever the strides. Of few channels
+// source_im2col.cuh makes other rows.
 //
 // A halo is one chunk (plan.row_bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
 // n * plan.row.n + h * plan.row.h + w * plan.row.w. Planes of the width that share it lie plan.plane_rows apart.
@@ -80,7 +81,8 @@ __device__ __forceinline__ uint32_t load_bits(const T* pointer) {
     return __ldg(reinterpret_cast<const unsigned*>(pointer));
   }
 }
-// The same from an address, of which the compiler makes no index: two instructions less where addresses are summed up.
+// The same from an address in global memory, of which the compiler makes no index: two instructions less where
+// addresses are summed up.
 template <class T>
 __device__ __forceinline__ uint32_t load_bits_at(uint64_t address) {
   if constexpr (sizeof(T) == 2) {
@@ -299,7 +301,7 @@ class WarpSource {
 #pragma unroll
       for (int first = 0; first < kPieces; first += kAhead) {
         uint32_t raw[kAhead][kPiece];
-        uint64_t address = reinterpret_cast<uint64_t>(pixel.pointer) + first * kPiece * channel_bytes;
+        uint64_t address = __cvta_generic_to_global(pixel.pointer) + first * kPiece * channel_bytes;
         const int channels = pixel.inside ? halo.channels - first * kPiece : 0;
         if (channels >= kAhead * kPiece) {
 #pragma unroll

@@ -16,7 +16,7 @@ class Im2colSource {
     const int kernel_w = p.window[1].kernel, taps = p.window[0].kernel * kernel_w;
     for (int k = threadIdx.x; k < p.plan.chunks * kChunk; k += blockDim.x) {
       const int channel = k / taps, tap = k - channel * taps, tap_h = tap / kernel_w;
-      const int h = shift(p.window[0], tap_h), w = shift(p.window[1], tap - tap_h * kernel_w);
+      const int h = window_shift(p.window[0], tap_h), w = window_shift(p.window[1], tap - tap_h * kernel_w);
       const bool exists = channel < p.window_channels;
       const int64_t offset = (channel * p.source_c + h * p.source_h + w * p.source_w) * kSize;
       const uint32_t at = table + k * kHopperIm2colEntryBytes;
@@ -80,13 +80,9 @@ class Im2colSource {
     uint32_t at;
   };
 
-  // Where tap k reads, from the pixel that the window hangs on.
-  __device__ __forceinline__ static int shift(const AxisGeometry& axis, int k) {
-    return axis.is_forward ? axis.padding - k * axis.dilation : k * axis.dilation - axis.padding;
-  }
   // Whether all taps of `count` pixels from `first` on read pixels that exist.
   __device__ __forceinline__ static bool is_inside(const AxisGeometry& axis, int first, int count) {
-    const int one = shift(axis, 0), other = shift(axis, axis.kernel - 1);
+    const int one = window_shift(axis, 0), other = window_shift(axis, axis.kernel - 1);
     const int begin = first * axis.source_step(), last = (first + count - 1) * axis.source_step();
     return begin + min(one, other) >= 0 && last + max(one, other) < axis.source_size;
   }
