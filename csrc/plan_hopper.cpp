@@ -78,7 +78,7 @@ constexpr Costs kCostsTf32{0.745, 115,  30.3, 4.42,     10.6,     9.7,  1600,  3
                            2,     true, 34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
 constexpr Costs kCostsSplit{2.78, 173,   173,  7.15, 13.3, 15.8, 2000,  0,      0,
                             1.06, false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
-constexpr double kSplitCycles = 3500;  // of blocks that add their sums
+constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
 int most_clusters(const Device& device, int blocks) { return device.multiprocessors * 10 / 11 / blocks; }
@@ -272,10 +272,8 @@ class Candidates {
     const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
-    // A warpgroup's only item: nothing fills its waits, and nothing hides its results.
-    const bool once = p.in_turns && p.items <= 2 * p.blocks;
-    const double products = stages * ((p.in_turns ? 2 : 4) * row * columns * costs.product +
-                                      (p.in_turns && !once ? costs.stage_in_turns : costs.stage));
+    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
+                                                 : 4 * row * columns * costs.product + costs.stage);
     const double line = p.source == HopperSource::kTensor       ? 0
                         : p.source == HopperSource::kTransposed ? costs.transposed_line
                                                                 : costs.warps_line;
@@ -286,15 +284,13 @@ class Candidates {
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1) +
                          (p.split > 1 ? kSplitCycles : 0);
-    const double work = once         ? both
-                        : p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2)
-                                     : both + leave;
+    const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items * p.split, p.blocks));
     const double memory = moved_bytes(p) / device_.bandwidth;
-    const double compute = (rounds * std::max(work, load) + (once ? leave : 0)) / kClockHopper;
+    const double compute = rounds * std::max(work, load) / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.weights_in_place ? 0 : kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes));
