@@ -107,19 +107,19 @@ std::vector<int64_t> merges_of(const Problem& problem) {
   return merges;
 }
 
-// Why the taps of a problem cannot count as channels, or nothing.
-std::string im2col_refusal(const Problem& problem) {
+// Whether the taps of a problem can count as channels: few source channels, no phases, taps evenly spaced in memory.
+bool fits_im2col(const Problem& problem) {
   const Correlation c = correlation(problem);
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
-  if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return "has phases";
+  if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return false;
   if (c.result_channels < kMinChannels || c.source_channels > kMostIm2colChannels ||
       c.source_channels * taps > kHopperMostIm2col) {
-    return "has few channels on the wrong side, or too many taps";
+    return false;
   }
   const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
                              problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
-  if (!lies_in_order) return "has taps that are not evenly spaced";
+  if (!lies_in_order) return false;
   // Bytes of a tile's images are counted in 32 bits. Of pixels' coordinates, 14 bits are an image's, a tap is less
   // away, and a tile reaches no further beyond it.
   int64_t elements = c.source_channels * c.source.stride[1] +
@@ -127,12 +127,10 @@ std::string im2col_refusal(const Problem& problem) {
   for (int a = 0; a < 2; ++a) {
     const int64_t shift = std::max<int64_t>(axis[a].padding, int64_t{axis[a].kernel - 1} * axis[a].dilation);
     const int64_t end = (axis[a].result_size + int64_t{kMostIm2colPixels}) * axis[a].source_step();
-    if (c.source.stride[2 + a] < 0 || std::max({shift, int64_t{axis[a].source_size}, end}) >= kMostIm2colExtent) {
-      return "is too large";
-    }
+    if (std::max({shift, int64_t{axis[a].source_size}, end}) >= kMostIm2colExtent) return false;
     elements += (axis[a].source_size + shift) * c.source.stride[2 + a];
   }
-  return elements * element_size(problem.dtype) > INT32_MAX ? "is too large" : "";
+  return elements * element_size(problem.dtype) <= INT32_MAX;
 }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -140,7 +138,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (const std::string why = tensor_core_refusal(problem, 1, kHopperMaxKernel, kHopperMaxStride); !why.empty()) {
     return why;
   }
-  if (!merges_of(problem).empty() || im2col_refusal(problem).empty()) return "";
+  if (!merges_of(problem).empty() || fits_im2col(problem)) return "";
   return "takes at least " + std::to_string(kMinChannels) +
          " channels a group on either side, or a number that divides the groups to have " +
          std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
@@ -651,7 +649,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     }
   };
   for (const int64_t merge : merges_of(problem)) consider_tiles(Candidates(problem, merge, device));
-  if (im2col_refusal(problem).empty()) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
+  if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
   if (!best && considered)
     considered->push_back(
         {"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import poison
+from helpers import poison, relative_error
 from torch import Tensor
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -104,10 +104,6 @@ class Call:
         return 8e-4 if self.source.dtype == torch.float16 else 6e-3
 
 
-def _error(result: Tensor, expected: Tensor) -> float:
-    return ((result.double() - expected).norm() / expected.norm()).item()
-
-
 def _check(call: Call, expected_plan: str) -> None:
     """The plan; float64; every result written; the same bits in 10 calls; and where infinities go."""
     plan = call.plan()
@@ -117,7 +113,7 @@ def _check(call: Call, expected_plan: str) -> None:
     poison("cuda", expected.numel() * call.source.element_size())
     result = call.run()
     assert result.shape == expected.shape
-    assert _error(result, expected) < call.limit()
+    assert relative_error(result, expected) < call.limit()
     for _ in range(10):
         assert torch.equal(call.run(), result)
     h, w = (size // 2 for size in call.source.shape[2:])
@@ -150,7 +146,7 @@ def test_im2col_of_any_strides(layer: Layer, dtype: torch.dtype) -> None:
     assert torch.equal(call.run(apart), call.run())
     single = call.source[:1, :1, :1, :1].expand_as(call.source)
     assert "im2col" in call.plan(single)
-    assert _error(call.run(single), call.expected(single)) < call.limit()
+    assert relative_error(call.run(single), call.expected(single)) < call.limit()
 
 
 @pytest.mark.parametrize("layer", IM2COL)
@@ -168,7 +164,7 @@ def test_im2col_of_weights_that_lie_otherwise(layer: Layer, dtype: torch.dtype) 
     assert torch.equal(call.run(), result)
     call.weight = weight.new_empty(*weight.shape[:3], kernel_w + 1)[..., 1:].copy_(weight)
     assert ("im2col" in call.plan()) == (kernel_h == 1 or kernel_w == 1)
-    assert _error(call.run(), result.double()) < 2 * call.limit()
+    assert relative_error(call.run(), result.double()) < 2 * call.limit()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
