@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as _forward_ad
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
@@ -25,10 +26,14 @@ from deconv_ext._ops import implementations, kernels_serve
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
+def _keys(name: str) -> Any:
+    return torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+
+
 def _record_below(op: Any, *args: Any) -> Tensor:
     """The operator inside a Function's forward, where grad mode is off: on again for torch.func's outer transforms."""
     if torch._C._are_functorch_transforms_active():
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True), _below_autograd():
+        with torch.enable_grad(), _forward_ad._set_fwd_grad_enabled(True), _below_autograd():
             return op(*args)
     with _below_autograd():
         return op(*args)
@@ -36,7 +41,7 @@ def _record_below(op: Any, *args: Any) -> Tensor:
 
 def _differentiated() -> bool:
     """Whether a backward that runs now is itself recorded or carries tangents."""
-    return torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
+    return torch.is_grad_enabled() or _forward_ad._current_level >= 0
 
 
 def _save(ctx: Any, first: Tensor, second: Tensor, linear_args: tuple[Any, ...]) -> None:
@@ -173,7 +178,7 @@ def _apply(function: type[_SingleLevelFunction]) -> Callable[..., Tensor]:
 
 
 def _needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) -> bool:
-    if torch.autograd.forward_ad._current_level >= 0:
+    if _forward_ad._current_level >= 0:
         return True
     recorded = first.requires_grad or second.requires_grad or (third is not None and third.requires_grad)
     return recorded and torch.is_grad_enabled()
@@ -182,22 +187,30 @@ def _needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) 
 _apply_forward, _apply_grad_input, _apply_grad_weight = map(_apply, (_Forward, _GradInput, _GradWeight))
 
 
-def _is_plain(input: Tensor, weight: Tensor) -> bool:
-    """An eager call that nothing traces or transforms, and no forward-mode AD."""
+def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing watches an eager call: plain tensors, no forward-mode AD, and no mode, transform or trace.
+
+    Each of the latter includes a dispatch key of its own in every call.
+    """
     return (
         type(input) in _PLAIN_TYPES
         and type(weight) in _PLAIN_TYPES
-        and torch.autograd.forward_ad._current_level < 0
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._are_functorch_transforms_active()
+        and type(bias) in _PLAIN_TYPES
+        and _included_keys().raw_repr() == _EAGER_KEYS
+        and _forward_ad._current_level < 0
     )
 
 
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_included_keys = torch._C._dispatch_tls_local_include_set
+_EAGER_KEYS = (_keys("BackendSelect") | _keys("ADInplaceOrView")).raw_repr()
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 
 
 def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, dilation):
     """The forward recorded by ATen's own node, which csrc/autograd.cpp stands behind: no Python in the backward."""
+    stride, padding, output_padding, dilation = (
+        (value, value) if isinstance(value, int) else value for value in (stride, padding, output_padding, dilation)
+    )
     args = (stride, padding, dilation, True, output_padding, groups)
     if input.dim() == 3:
         return _overrideable(input.unsqueeze(0), weight, bias, *args).squeeze(0)
@@ -207,22 +220,32 @@ def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, d
 _overrideable = torch.ops.aten.convolution_overrideable.default
 
 
+def _plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
+    args = (input, weight, bias, *conv_args)
+    try:
+        if not kernels_serve(input):
+            return torch.nn.functional.conv_transpose2d(*args)
+        if _needs_autograd(input, weight, bias):
+            return _borrow_node(*args)
+        with _below_autograd():
+            return _forward(*args)
+    except Exception:
+        torch.ops.deconv.explain(*args)  # raises the operator's own text if an argument is to blame
+        raise
+
+
 def _recorded_forward(
     input, weight, bias=None, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)
 ):
     args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
-    served, plain = kernels_serve(input), _is_plain(input, weight)
-    try:
-        if input.is_complex() or (plain and not served):  # a complex one takes several real nodes of ATen's
-            return torch.nn.functional.conv_transpose2d(*args)
-        if not _needs_autograd(input, weight, bias):
-            with _below_autograd():
-                return _forward(*args)
-        return _borrow_node(*args) if plain else _apply_forward(*args)
-    except Exception:
-        if plain:
-            torch.ops.deconv.explain(*args)  # raises the operator's own text if an argument is to blame
-        raise
+    if is_plain(input, weight, bias):
+        return _plain_forward(*args)
+    if input.is_complex():  # takes several real nodes of ATen's
+        return torch.nn.functional.conv_transpose2d(*args)
+    if _needs_autograd(input, weight, bias):
+        return _apply_forward(*args)
+    with _below_autograd():
+        return _forward(*args)
 
 
 def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -241,20 +264,46 @@ implementations.impl("conv_transpose2d_grad_input", _recorded_gradient(_grad_inp
 implementations.impl("conv_transpose2d_grad_weight", _recorded_gradient(_grad_weight, _apply_grad_weight), "Autograd")
 
 
-def _register_autocast(device: str, key: str) -> None:
-    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+def _lowered(device: str, operands: tuple[Tensor | None, ...]) -> list[Any]:
+    """The operands as autocast wants them: those in single or half precision on the device in the lower one."""
+    dtype = torch.get_autocast_dtype(device)
 
-    def cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        lower = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
-        return tensor.to(dtype) if lower and tensor is not None and tensor.device.type == device else tensor
+    def lower(tensor: Tensor) -> Tensor:
+        casts = tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == device
+        return tensor.to(dtype) if casts else tensor
 
-    def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any) -> Tensor:
-        dtype = torch.get_autocast_dtype(device)
-        with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return _forward(cast(input, dtype), cast(weight, dtype), cast(bias, dtype), *args)
-
-    implementations.impl("conv_transpose2d", kernel, key)
+    return [tensor if tensor is None else lower(tensor) for tensor in operands]
 
 
-_register_autocast("cuda", "AutocastCUDA")
-_register_autocast("cpu", "AutocastCPU")
+_AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+_below_autocast = {
+    device: functools.partial(torch._C._ExcludeDispatchKeyGuard, _keys(key)) for device, key in _AUTOCAST_KEYS.items()
+}
+
+
+def _autocast_forward(device: str) -> Callable[..., Tensor]:
+    def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *conv_args: Any) -> Tensor:
+        with _below_autocast[device]():
+            return _forward(*_lowered(device, (input, weight, bias)), *conv_args)
+
+    return kernel
+
+
+for _device, _key in _AUTOCAST_KEYS.items():
+    implementations.impl("conv_transpose2d", _autocast_forward(_device), _key)
+
+
+def forward_of_plain(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
+    """The operator, where `is_plain` says so: what the kernels above come to, without the dispatcher's ways to Python.
+
+    Each of those costs the host some 10 µs, and a call under autocast takes two. Profilers see the operator's name.
+    """
+    device = input.device.type
+    with _named_in_profiles("deconv::conv_transpose2d"):
+        if device not in _below_autocast or not torch.is_autocast_enabled(device):
+            return _plain_forward(input, weight, bias, *conv_args)
+        with _below_autocast[device]():
+            return _plain_forward(*_lowered(device, (input, weight, bias)), *conv_args)
+
+
+_named_in_profiles = torch._C._profiler._RecordFunctionFast

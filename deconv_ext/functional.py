@@ -5,9 +5,11 @@ import platform
 import torch
 from torch import Tensor
 
+from deconv_ext._autograd import forward_of_plain, is_plain
 from deconv_ext._fake import empty_like_torch
 from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
 
+_is_torch_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 _conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
 
 
@@ -52,7 +54,11 @@ def conv_transpose2d(
         >>> deconv_ext.conv_transpose2d(x, weight, stride=2).shape
         torch.Size([1, 3, 10, 10])
     """
-    return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
+    skips_autograd = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
+    if not skips_autograd and not _is_torch_function_mode_enabled() and is_plain(input, weight, bias):
+        return forward_of_plain(*args)
+    return _conv_transpose2d(*args)
 
 
 def _as_meta(tensor: Tensor) -> Tensor:

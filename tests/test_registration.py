@@ -1,6 +1,7 @@
 """What torch's systems see: opcheck, fake kernels, compile, export, FLOP counts, explain."""
 
 import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from helpers import FEW_LAYOUTS, LAYOUTS, arrange
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import deconv_ext
@@ -48,6 +52,89 @@ def _call(
         "grad_weight": (tensors[0], tensors[3], [3, 3]),
     }[direction]
     return OPERATORS[direction], (*args, *conv)
+
+
+# --- the function and the operator ----------------------------------------------------------------------------------
+
+EAGER: dict[str, Callable[[str], Any]] = {
+    "recording": lambda device: torch.enable_grad(),
+    "no_grad": lambda device: torch.no_grad(),
+    "inference_mode": lambda device: torch.inference_mode(),
+    "autocast": lambda device: torch.autocast(device, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("unbatched", [False, True], ids=["batched", "unbatched"])
+@pytest.mark.parametrize("state", EAGER)
+def test_function_and_operator_agree(state: str, unbatched: bool, device: str) -> None:
+    """The function takes a shorter way where nothing watches: the same bits, dtype and gradients."""
+    x, w, bias = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(3)
+    operands = [t.to(device).requires_grad_() for t in (x[0] if unbatched else x, w, bias)]
+    results = []
+    for call in (deconv_ext.conv_transpose2d, torch.ops.deconv.conv_transpose2d):
+        for args in ((2, 1, 1), ((2, 2), [1, 1], (1, 1))):
+            with EAGER[state](device):
+                y = call(*operands, *args)
+            gradients = torch.autograd.grad(y.float().square().sum(), operands) if y.requires_grad else ()
+            results.append([y.detach(), *gradients])
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
+    assert results[0][0].dtype == (torch.bfloat16 if "autocast" in state else torch.float32)
+    assert len(results[0]) == (1 if state in ("no_grad", "inference_mode") else 4)
+
+
+class _DispatchSpy(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class _FunctionSpy(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def _seen_by_mode(spy: Any, x: Tensor, w: Tensor) -> str:
+    with spy:
+        deconv_ext.conv_transpose2d(x, w)
+    return str(spy.seen)
+
+
+def _seen_by_profiler(x: Tensor, w: Tensor) -> str:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        deconv_ext.conv_transpose2d(x, w)
+    return str([event.name for event in profile.events()])
+
+
+def _traced(x: Tensor, w: Tensor, *, pre_dispatch: bool = False) -> str:
+    return str(make_fx(lambda x, w: deconv_ext.conv_transpose2d(x, w), pre_dispatch=pre_dispatch)(x, w).graph)
+
+
+WATCHERS: dict[str, Callable[[Tensor, Tensor], str]] = {
+    "dispatch mode": lambda x, w: _seen_by_mode(_DispatchSpy(), x, w),
+    "function mode": lambda x, w: _seen_by_mode(_FunctionSpy(), x, w),
+    "make_fx": lambda x, w: _traced(x, w),
+    "make_fx, pre_dispatch": lambda x, w: _traced(x, w, pre_dispatch=True),
+    "jit.trace": lambda x, w: str(torch.jit.trace(deconv_ext.conv_transpose2d, (x, w), check_trace=False).graph),
+    "profiler": _seen_by_profiler,
+}
+
+
+@pytest.mark.parametrize("needs_grad", [False, True], ids=["plain", "needs_grad"])
+@pytest.mark.parametrize("watcher", WATCHERS)
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+def test_watchers_see_the_operator(watcher: str, needs_grad: bool, device: str) -> None:
+    x = torch.randn(1, 4, 5, 6, device=device, requires_grad=needs_grad)
+    assert re.search(r"deconv(::|\.)conv_transpose2d", WATCHERS[watcher](x, torch.randn(4, 3, 3, 3, device=device)))
 
 
 # --- registration ---------------------------------------------------------------------------------------------------
