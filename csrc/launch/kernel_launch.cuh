@@ -11,6 +11,9 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// Before a launch with so much dynamic shared memory. Asks the driver only for more than was asked for before.
+cudaError_t allow_shared_bytes(const void* kernel, int bytes);
+
 // kEarly: beside the last blocks of the kernel before, as soon as all of those have called start_dependents
 // or ended (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
 enum class Start { kAfter, kEarly };
@@ -20,11 +23,8 @@ template <class Params>
 cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
                           const Params& params, Start start = Start::kAfter, int cluster = 1) {
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 << 10) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-  }
+  const cudaError_t allowed = allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
+  if (allowed != cudaSuccess) return allowed;
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (start == Start::kEarly) {
