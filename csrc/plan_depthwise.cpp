@@ -15,6 +15,7 @@ constexpr int kTileColumns = 256;       // at most; beyond, rows are cut
 constexpr int kRowsOfThread = 16;       // channels innermost
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr int kBlocksInner = 4;  // the same with channels innermost, where two fit
+constexpr int kBlocksAtOnce = 2;  // those of grad_weight
 
 // Warp instructions, counted in the machine code for compute capability 9.0.
 constexpr double kStagedCost = 5;     // one source pixel into shared memory
@@ -79,11 +80,15 @@ struct Draft {
 };
 
 // How many splits fill the GPU, with a bounded workspace; `units` is what can be split.
+// That the workspace holds.
+int64_t most_splits(const Problem& problem) {
+  const int64_t partial = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
+  return kWorkspaceLimit / std::max<int64_t>(1, partial);
+}
+
 int64_t splits_of(int64_t units, int64_t blocks, int per_multiprocessor, const Problem& problem, const Device& device) {
-  const int64_t partial = std::max<int64_t>(1,
-                                            problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype)));
   const int64_t wanted = ceil_div(static_cast<int64_t>(per_multiprocessor) * device.multiprocessors, blocks);
-  return std::max<int64_t>(1, std::min({wanted, kWorkspaceLimit / partial, units}));
+  return std::max<int64_t>(1, std::min({wanted, most_splits(problem), units}));
 }
 
 int64_t workspace_of(int splits, const Problem& problem) {
@@ -280,6 +285,22 @@ void set_divisors(DepthwiseChannelsPlan& tile, const Problem& problem, int64_t s
   tile.by_passes_w = divide_by(tile.passes_w);
 }
 
+// Lines that a thread of grad_weight takes one after the other, of those of a split: few runs read little twice, enough
+// of them give every slot something to do.
+int rows_of_run(int64_t lines, int64_t strips, int slots, int tap_rows) {
+  constexpr int kMostRuns = 16, kRunCost = 2;  // a run's beginning, in rows
+  int best = 1;
+  int64_t least = 0;
+  for (int64_t runs = 1; runs <= std::min<int64_t>(lines, kMostRuns); ++runs) {
+    const int64_t rows = ceil_div(lines, runs);
+    const int64_t cost = ceil_div(ceil_div(lines, rows) * strips, slots) * (rows + tap_rows - 1 + kRunCost);
+    if (least > 0 && cost >= least) continue;
+    least = cost;
+    best = static_cast<int>(rows);
+  }
+  return best;
+}
+
 Draft plan_channels(const Problem& problem, const Device& device) {
   Draft draft;
   DepthwiseChannelsPlan tile;
@@ -320,12 +341,16 @@ Draft plan_channels(const Problem& problem, const Device& device) {
     tile.passes_w = w.stride * tile.chunks_w;
     tile.blocks = static_cast<int64_t>(tile.blocks_inner) * tile.passes_h * tile.passes_w;
     const int64_t lines = problem.batch * h.result_size;
-    const int64_t splits = splits_of(lines, std::max<int64_t>(1, tile.blocks), kBlocksInner, problem, device);
+    // At most one wave: runs of lines should be long, for their ends are read twice.
+    const int64_t of_wave = int64_t{kBlocksAtOnce} * device.multiprocessors / std::max<int64_t>(1, tile.blocks);
+    const int64_t splits = std::max<int64_t>(1, std::min({of_wave, lines, most_splits(problem)}));
     tile.lines_per_split = std::max<int64_t>(1, ceil_div(lines, splits));
     tile.splits = static_cast<int>(std::max<int64_t>(1, ceil_div(lines, tile.lines_per_split)));
     tile.blocks *= tile.splits;
     threads *= lines * strips * tile.passes_h * tile.passes_w;
-    const double loads = strip + tile.chunk_h * (strip + tile.chunk_w - 1);
+    tile.rows = rows_of_run(tile.lines_per_split, strips, slots, tile.chunk_h);
+    const double again = static_cast<double>(tile.rows + tile.chunk_h - 1) / tile.rows;
+    const double loads = strip + again * (strip + tile.chunk_w - 1);
     work = kItemCost + loads * (kPixelCost + tile.vector / 2.0) + strip * tile.vector * tile.chunk_h * tile.chunk_w;
     draft.plan.workspace_bytes = workspace_of(tile.splits, problem);
     if (draft.plan.workspace_bytes > kWorkspaceLimit) draft.refusal = "needs more workspace than 64 MiB";

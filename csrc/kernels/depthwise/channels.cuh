@@ -182,13 +182,99 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kVector * sizeof(Accumulato
   DepthwiseChannelsBlock<T, kVector, kStrip>(p, shared).run();
 }
 
-// grad_weight: a block takes lanes x kVector pairs of channels, one chunk of taps and one split of the rows. Its slots
-// share the pixels; their sums are added in order.
+// grad_weight: what a thread adds up for kVector pairs of channels and one chunk of taps. It walks down a strip of the
+// input, so that each row of grad_output is read once for all rows of taps: those rows of the input that still meet one
+// stay in registers.
+template <class T, int kVector, int kStrip>
+class DepthwiseChannelsSums {
+  using Accum = AccumulatorOf<T>;
+  using Vector = RawPack<T, kVector>;
+  static constexpr int kRows = kDepthwiseTapRows;
+
+ public:
+  Accum sums[kRows][kDepthwiseTapColumnsInner][kVector] = {};
+
+  // The first tap reads, for pixel q of the input, pixel q + shift of the plane of grad_output from `plane` on.
+  struct Axis {
+    int taps, shift, plane;
+  };
+  __device__ __forceinline__ DepthwiseChannelsSums(const DepthwiseChannelsParams<T>& params, const Axis& h,
+                                                   const Axis& w)
+      : p(params), h_(h), w_(w) {}
+
+  // `lines` lines from line `first` of all images on.
+  __device__ __forceinline__ void add(const T* input, const T* grad, int first, int lines, int column) {
+    const int height = p.axis[0].result_size;
+    while (lines > 0) {
+      const int n = p.plan.by_height.quotient(first), h = first - n * height, rows = min(lines, height - h);
+      dispatch<kDepthwiseTapColumnsInner>(w_.taps, [&](auto columns) {
+        add_rows<columns.value>(input + n * p.other_stride.n + h * p.other_stride.h, grad + n * p.source_stride.n, h,
+                                rows, column);
+      });
+      first += rows;
+      lines -= rows;
+    }
+  }
+
+ private:
+  template <int kColumns>
+  __device__ __forceinline__ void add_rows(const T* input, const T* grad, int h, int rows, int column) {
+    Vector x[kRows][kStrip];
+    const int steps = rows + h_.taps - 1;
+    for (int first = 0; first < steps; first += kRows) {
+#pragma unroll
+      for (int slot = 0; slot < kRows; ++slot) {
+        const int step = first + slot;  // row `step` of the input comes, with the row that the first tap reads for it
+        if (step >= steps) break;
+        if (step < rows) {
+          load_pixels<kVector>(x[slot], input + step * p.other_stride.h, column, 1, p.axis[1].result_size,
+                               p.other_stride.w);
+        }
+        const int row = (h + step + h_.shift) * p.axis[0].stride + h_.plane;
+        if (row < 0 || row >= p.axis[0].source_size) continue;
+        Vector y[kStrip + kColumns - 1];
+        load_pixels<kVector>(y, grad + row * p.source_stride.h, (column + w_.shift) * p.axis[1].stride + w_.plane,
+                             p.axis[1].stride, p.axis[1].source_size, p.source_stride.w);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          if (i < h_.taps && step >= i && step - i < rows)
+            multiply<kColumns>(sums[i], x[(slot - i + kRows) % kRows], y);
+        }
+      }
+    }
+  }
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(Accum (&sums)[kDepthwiseTapColumnsInner][kVector],
+                                                  const Vector (&raw)[kStrip],
+                                                  const Vector (&y)[kStrip + kColumns - 1]) {
+    Accum x[kStrip][kVector];
+#pragma unroll
+    for (int i = 0; i < kStrip; ++i) widen<T, kVector>(x[i], raw[i]);
+#pragma unroll
+    for (int j = 0; j < kStrip + kColumns - 1; ++j) {
+      Accum pixel[kVector];
+      widen<T, kVector>(pixel, y[j]);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          if (j >= k && j - k < kStrip) sums[k][v] += pixel[v] * x[j - k][v];
+        }
+      }
+    }
+  }
+
+  const DepthwiseChannelsParams<T>& p;
+  Axis h_, w_;
+};
+
+// A block takes lanes x kVector pairs of channels, one chunk of taps and one split of the lines. Its slots share the
+// strips of each plan.rows lines; their sums are added in order.
 template <class T, int kVector, int kStrip>
 __global__ void __launch_bounds__(kDepthwiseThreads, 2)
     depthwise_channels_weight_kernel(const __grid_constant__ DepthwiseChannelsParams<T> p) {
   using Accum = AccumulatorOf<T>;
-  using Vector = RawPack<T, kVector>;
   __shared__ Accum slot_sums[kDepthwiseThreads * kVector];
   BlockIndex block;
   const int lanes = p.plan.lanes, slots = p.plan.slots_w;
@@ -203,51 +289,20 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 2)
   const AxisTaps &th = p.taps[0][plane_h], &tw = p.taps[1][plane_w];
   const int tap_rows = min(p.plan.chunk_h, th.count - first_h), tap_columns = min(p.plan.chunk_w, tw.count - first_w);
   if (tap_rows <= 0 || tap_columns <= 0) return;
-  const int shift_h = th.first_shift + first_h * th.shift_step, shift_w = tw.first_shift + first_w * tw.shift_step;
-  const int step_h = p.axis[0].stride, step_w = p.axis[1].stride;
-  const int height = p.axis[0].result_size, width = p.axis[1].result_size;
-
-  Accum sums[kDepthwiseTapRows][kDepthwiseTapColumnsInner][kVector] = {};
+  DepthwiseChannelsSums<T, kVector, kStrip> of_thread(p, {tap_rows, th.first_shift + first_h * th.shift_step, plane_h},
+                                                      {tap_columns, tw.first_shift + first_w * tw.shift_step, plane_w});
   if (slot < slots && pair < p.channels) {
     const int strips = static_cast<int>(p.plan.by_strips.divisor);
-    const int64_t lines = static_cast<int64_t>(p.batch) * height;
     const int64_t first_line = split * p.plan.lines_per_split;
-    const int units = static_cast<int>(min(p.plan.lines_per_split, lines - first_line)) * strips;
+    const int64_t all_lines = static_cast<int64_t>(p.batch) * p.axis[0].result_size;
+    const int lines = static_cast<int>(min(p.plan.lines_per_split, all_lines - first_line));
     const T* input = p.other + p.pair_input(pair) * p.other_stride.c;
     const T* grad = p.source + p.pair_output(pair) * p.source_stride.c;
-    for (int unit = slot; unit < units; unit += slots) {
-      const int local = p.plan.by_strips.quotient(unit), column = (unit - local * strips) * kStrip;
-      const int line = static_cast<int>(first_line) + local;
-      const int n = p.plan.by_height.quotient(line), h = line - n * height;
-      Vector raw[kStrip];
-      load_pixels<kVector>(raw, input + n * p.other_stride.n + h * p.other_stride.h, column, 1, width,
-                           p.other_stride.w);
-      Accum x[kStrip][kVector];
-#pragma unroll
-      for (int i = 0; i < kStrip; ++i) widen<T, kVector>(x[i], raw[i]);
-      const T* image = grad + n * p.source_stride.n;
-      dispatch<kDepthwiseTapColumnsInner>(tap_columns, [&](auto columns) {
-#pragma unroll
-        for (int i = 0; i < kDepthwiseTapRows; ++i) {
-          const int row = (h + shift_h + i) * step_h + plane_h;
-          if (i >= tap_rows || row < 0 || row >= p.axis[0].source_size) continue;
-          Vector y[kStrip + columns.value - 1];
-          load_pixels<kVector>(y, image + row * p.source_stride.h, (column + shift_w) * step_w + plane_w, step_w,
-                               p.axis[1].source_size, p.source_stride.w);
-#pragma unroll
-          for (int j = 0; j < kStrip + columns.value - 1; ++j) {
-            Accum pixel[kVector];
-            widen<T, kVector>(pixel, y[j]);
-#pragma unroll
-            for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-              for (int k = 0; k < columns.value; ++k) {
-                if (j >= k && j - k < kStrip) sums[i][k][v] += pixel[v] * x[j - k][v];
-              }
-            }
-          }
-        }
-      });
+    for (int unit = slot;; unit += slots) {
+      const int run = p.plan.by_strips.quotient(unit), first = run * p.plan.rows;
+      if (first >= lines) break;
+      of_thread.add(input, grad, static_cast<int>(first_line) + first, min(p.plan.rows, lines - first),
+                    (unit - run * strips) * kStrip);
     }
   }
 
@@ -256,7 +311,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 2)
     const int i = e / kDepthwiseTapColumnsInner, k = e % kDepthwiseTapColumnsInner;
     __syncthreads();  // the previous tap's readers are done
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) slot_sums[threadIdx.x * kVector + v] = sums[i][k][v];
+    for (int v = 0; v < kVector; ++v) slot_sums[threadIdx.x * kVector + v] = of_thread.sums[i][k][v];
     __syncthreads();
     if (slot > 0 || i >= tap_rows || k >= tap_columns || pair >= p.channels) continue;
 #pragma unroll
