@@ -49,6 +49,7 @@ struct HopperWeightCopies {
   int64_t blocks = 0;
   int slice = 1;  // images at a time; the next ones add to the same sums
   bool repack_x = false, repack_y = false;  // a kernel before makes the operand channels_last in the workspace
+  bool im2col = false;  // a kernel before makes grad_output a matrix there (weight_im2col.h), and the plan is of that
   int64_t x_at = 0, y_at = 0;  // there, bytes
   // What serves where the driver refuses a tensor map.
   bool falls_to_gather = false;  // to the gather family; else to the Hopper family's kernel that loads by threads

@@ -13,8 +13,8 @@ inline constexpr int kHopperTurnWarps = 3;  // that turn the input around
 
 // Instances of the kernel: warpgroups that multiply, taps that each accumulates, input channels (wgmma's N).
 inline constexpr HopperWeightTile kHopperTurnedTilesSplit[] = {{3, 1, 64}, {2, 2, 64}};  // 3xTF32 accumulates twice
-inline constexpr HopperWeightTile kHopperTurnedTiles[] = {
-    {3, 3, 64}, {2, 4, 64}, {2, 2, 128}, {3, 1, 192}, {2, 1, 256}};
+inline constexpr HopperWeightTile kHopperTurnedTiles[] = {{3, 3, 64},  {2, 4, 64},  {2, 1, 64},
+                                                          {2, 2, 128}, {3, 1, 192}, {2, 1, 256}};
 
 // In a stage's copies of grad_output the tap's first pixel lies at row `row`, of the first chunk of channels.
 struct HopperTurnedTap {

@@ -7,6 +7,7 @@
 #include "plan_hopper.h"
 #include "plan_memory.h"
 #include "repack_plan.h"
+#include "weight_im2col.h"
 
 namespace py = pybind11;
 
@@ -53,6 +54,7 @@ void define_copies(py::class_<Plan>& type) {
       .def_readonly("fold", &Plan::fold)
       .def_readonly("repack_x", &Plan::repack_x)
       .def_readonly("repack_y", &Plan::repack_y)
+      .def_readonly("im2col", &Plan::im2col)
       .def_readonly("x_at", &Plan::x_at)
       .def_readonly("y_at", &Plan::y_at)
       .def_readonly("pixels", &Plan::pixels)
@@ -665,6 +667,7 @@ PYBIND11_MODULE(_host_core, m) {
       "plan_hopper_weight_lines",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_lines(problem, device, nullptr); },
       py::arg("problem"), py::arg("device") = Device{});
+  m.def("fits_weight_im2col", &fits_weight_im2col);
   m.def(
       "plan_hopper_weight_turned",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_turned(problem, device, nullptr); },

@@ -66,20 +66,22 @@ Problem first_images(Problem problem, int64_t count) {
   return problem;
 }
 
-WeightSlices weight_slices(const Problem& problem) {
+WeightSlices weight_slices(const Problem& problem, bool im2col) {
   WeightSlices s{};
+  s.im2col = im2col;
   s.repack_x = !lies_in_place(problem.x, problem.dtype);
   s.repack_y = !lies_in_place(problem.y, problem.dtype);
   const auto image_bytes = [&](bool repack, const Tensor4& tensor) {
     return repack ? repacked_bytes(tensor, problem.groups, problem.dtype) / problem.batch : 0;
   };
-  const int64_t x_image = image_bytes(s.repack_x, problem.x), y_image = image_bytes(s.repack_y, problem.y);
+  const int64_t x_image = image_bytes(s.repack_x, problem.x), y_image = image_bytes(s.repack_y || im2col, problem.y);
   s.slice = images_at_once(problem.batch, x_image + y_image);
   if (s.slice == 0) return s;
   s.count = ceil_div(problem.batch, s.slice);
   s.x_bytes = s.slice * x_image;
   s.y_bytes = s.slice * y_image;
-  s.before_ms = (s.repack_x ? repack_ms(problem.x, s.x_bytes) : 0) + (s.repack_y ? repack_ms(problem.y, s.y_bytes) : 0);
+  s.before_ms = (s.repack_x ? repack_ms(problem.x, s.x_bytes) : 0) +
+                (s.repack_y ? repack_ms(problem.y, s.y_bytes) : 0) + (im2col ? im2col_ms(s.y_bytes) : 0);
   return s;
 }
 
@@ -92,15 +94,17 @@ int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64
   plan.slice = static_cast<int>(slices.slice);
   plan.repack_x = slices.repack_x;
   plan.repack_y = slices.repack_y;
+  plan.im2col = slices.im2col;
   plan.x_at = round_up(sums, kAlignment);
   plan.y_at = round_up(plan.x_at + slices.x_bytes, kAlignment);
   return plan.y_at + slices.y_bytes;
 }
 
 std::string describe_slices(const HopperWeightCopies& plan) {
-  if (!plan.repack_x && !plan.repack_y) return "";
-  return std::string(plan.repack_x ? ", input repacked" : "") + (plan.repack_y ? ", grad_output repacked" : "") + ", " +
-         std::to_string(plan.slice) + " images at a time";
+  if (!plan.repack_x && !plan.repack_y && !plan.im2col) return "";
+  return std::string(plan.repack_x ? ", input repacked" : "") + (plan.repack_y ? ", grad_output repacked" : "") +
+         (plan.im2col ? ", all taps of grad_output as output channels" : "") + ", " + std::to_string(plan.slice) +
+         " images at a time";
 }
 
 std::string describe_pixels(const HopperWeightCopies& plan) {

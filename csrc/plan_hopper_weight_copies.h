@@ -15,6 +15,7 @@
 #include "plan_arithmetic.h"
 #include "plan_hopper.h"
 #include "repack_plan.h"
+#include "weight_im2col.h"
 
 namespace deconv {
 
@@ -40,12 +41,12 @@ struct WeightPlane {
 
 // The images that a slice has, and what their operands take in the workspace if kernels before rewrite them.
 struct WeightSlices {
-  bool repack_x, repack_y;
+  bool repack_x, repack_y, im2col;
   int64_t slice, count;  // images of a slice, slices; slice 0: not even one image can be rewritten
   int64_t x_bytes, y_bytes;
   double before_ms;  // of rewriting a slice
 };
-WeightSlices weight_slices(const Problem& problem);
+WeightSlices weight_slices(const Problem& problem, bool im2col);
 Problem first_images(Problem problem, int64_t count);
 
 // Why no tensor copies can bring the problem's operands; empty if they can.
@@ -70,6 +71,15 @@ int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64
 std::string describe_slices(const HopperWeightCopies& plan);
 // Of the pixels, from the innermost axis on.
 std::string describe_pixels(const HopperWeightCopies& plan);
+
+// The better of what plan_seen(problem as the copies see it, im2col) gives.
+template <class PlanSeen>
+std::optional<Plan> with_or_without_im2col(const Problem& problem, PlanSeen plan_seen) {
+  std::optional<Plan> plan = plan_seen(problem, false);
+  if (!fits_weight_im2col(problem)) return plan;
+  std::optional<Plan> by_im2col = plan_seen(weight_im2col_problem(problem), true);
+  return by_im2col && (!plan || by_im2col->estimate_ms < plan->estimate_ms) ? by_im2col : plan;
+}
 
 // Whether the plan of one tile is the best until now. ms: of a slice, but for what rewrites it. sums: bytes.
 template <class TilePlan>

@@ -297,28 +297,19 @@ class Candidates : public WeightCopiesCandidates {
   int64_t fold_;
 };
 
-}  // namespace
-
-std::string describe(const HopperWeightTensorPlan& plan, DType) {
-  std::ostringstream text;
-  text << plan.tile.warpgroups << " warpgroups of 64 input x " << plan.tile.first;
-  if (plan.tile.second > 0) text << " + " << plan.tile.second;
-  text << " x 64 columns, " << name(plan.share) << " side by side, " << describe_pixels(plan) << describe_slices(plan);
-  return text.str();
-}
-
-std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered) {
+// seen: the problem as the copies see it, with or without im2col of the original.
+std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
+                              std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) {
     if (considered) considered->push_back({"hopper family, tensor copies", 0, why});
     return std::nullopt;
   };
-  if (element_size(problem.dtype) != 2) return refuse("takes float16 and bfloat16");
-  if (const std::string why = weight_copies_refusal(problem, device); !why.empty()) return refuse(why);
-  const WeightSlices slices = weight_slices(problem);
+  if (element_size(seen.dtype) != 2) return refuse("takes float16 and bfloat16");
+  if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
+  const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
-  const Problem part = first_images(problem, slices.slice);
-  const Plan fallback = plan_weight_fallback(problem, device);
+  const Problem part = first_images(seen, slices.slice);
+  const Plan fallback = plan_weight_fallback(original, device);
   const Candidates candidates(part, device, slices.count > 1);
   constexpr HopperInner kInner[] = {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch};
   std::vector<std::array<int, 3>> pixel_tiles[3];
@@ -348,10 +339,26 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
     }
     if (!of_tile) continue;
     const int64_t sums = candidates.workspace_bytes(*of_tile);
-    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, problem.dtype, considered);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, seen.dtype, considered);
   }
   if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
   return best;
+}
+
+}  // namespace
+
+std::string describe(const HopperWeightTensorPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.tile.warpgroups << " warpgroups of 64 input x " << plan.tile.first;
+  if (plan.tile.second > 0) text << " + " << plan.tile.second;
+  text << " x 64 columns, " << name(plan.share) << " side by side, " << describe_pixels(plan) << describe_slices(plan);
+  return text.str();
+}
+
+std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
+                                              std::vector<Candidate>* considered) {
+  return with_or_without_im2col(
+      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }
 
 }  // namespace deconv

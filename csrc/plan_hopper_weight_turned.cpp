@@ -17,6 +17,7 @@ constexpr int64_t kMostPixels = 1 << 15, kMostPixelsSplit = int64_t{1} << 40;
 // Cycles of a multiprocessor, fitted to 1,160 timings of 22 layers on an H200 (docs/performance_notes.md).
 constexpr double kColumn = 1.08;         // of an instruction, for each 2 of wgmma's N
 constexpr double kProductCost = 22;      // of an instruction besides: its operand A lies in registers
+constexpr double kAloneCost = 36;        // more, where it is short and no other one follows before the next gather
 constexpr double kSplitShare = 4.7;      // three TF32 products, added up outside of the tensor cores
 constexpr double kGatheredBytes = 2048;  // of operand A, for an instruction
 constexpr double kSharedBytes = 135;     // of shared memory, in a cycle
@@ -144,9 +145,18 @@ class Candidates : public WeightCopiesCandidates {
     return x_bytes(p) * of_x + y_bytes(p, all) * of_y;
   }
 
+  // That have a tap, in the fullest group.
+  static int busy_warpgroups(const HopperWeightTurnedPlan& p, const Arrangement& all) {
+    if (p.spread) return p.tile.warpgroups;
+    const int64_t busy = ceil_div(static_cast<int64_t>(all.taps.size()), p.tile.taps * p.tap_fold);
+    return static_cast<int>(std::min<int64_t>(busy, p.tile.warpgroups));
+  }
+
   double stage_cycles(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
-    const double products = static_cast<double>(kProducts) * p.tile.warpgroups * p.tile.taps;
-    const double tensor = products * (parts_ == 2 ? kSplitShare : 1) * (kColumn * p.tile.n / 2 + kProductCost);
+    const double products = static_cast<double>(kProducts) * busy_warpgroups(p, all) * p.tile.taps;
+    const double alone = parts_ == 1 && p.tile.taps == 1 && p.tile.n <= 128 ? kAloneCost : 0;
+    const double product = kColumn * p.tile.n / 2 + kProductCost + alone;
+    const double tensor = products * (parts_ == 2 ? kSplitShare : 1) * product;
     const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kGatheredBytes);
     const double turned = x_bytes(p) * (1 + parts_);
     const double shared = (read + turned + x_bytes(p) + y_bytes(p, all)) / kSharedBytes;
@@ -159,30 +169,20 @@ class Candidates : public WeightCopiesCandidates {
   int parts_, tap_fold_;
 };
 
-}  // namespace
-
-std::string describe(const HopperWeightTurnedPlan& plan, DType) {
-  std::ostringstream text;
-  text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.tap_fold << " taps x "
-       << kRows / plan.tap_fold << " output x " << plan.tile.n << " input channels, "
-       << (plan.spread ? "output channels" : "taps") << " side by side, " << describe_pixels(plan)
-       << (plan.parts == 2 ? ", three TF32 products" : "") << describe_slices(plan);
-  return text.str();
-}
-
-std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered) {
+// seen: the problem as the copies see it, with or without im2col of the original.
+std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
+                              std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) {
     if (considered) considered->push_back({"hopper family, tensor copies turned", 0, why});
     return std::nullopt;
   };
-  if (problem.dtype != DType::kFloat32) return refuse("takes float32");
-  if (const std::string why = weight_copies_refusal(problem, device); !why.empty()) return refuse(why);
-  if (problem.axis[0].kernel * problem.axis[1].kernel > kHopperTurnedTaps) return refuse("takes up to 128 taps");
-  const WeightSlices slices = weight_slices(problem);
+  if (seen.dtype != DType::kFloat32) return refuse("takes float32");
+  if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
+  if (seen.axis[0].kernel * seen.axis[1].kernel > kHopperTurnedTaps) return refuse("takes up to 128 taps");
+  const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
-  const Problem part = first_images(problem, slices.slice);
-  const Plan fallback = plan_weight_fallback(problem, device);
+  const Problem part = first_images(seen, slices.slice);
+  const Plan fallback = plan_weight_fallback(original, device);
   const Candidates candidates(part, device, slices.count > 1);
   std::optional<Plan> best;
   HopperWeightTurnedPlan plan;
@@ -205,15 +205,32 @@ std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Devi
     }
     if (!of_tile) return;
     const int64_t sums = candidates.workspace_bytes(*of_tile);
-    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, problem.dtype, considered);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, seen.dtype, considered);
   };
-  if (problem.allow_tf32) {
+  if (seen.allow_tf32) {
     for (const HopperWeightTile tile : kHopperTurnedTiles) consider(tile);
   } else {
     for (const HopperWeightTile tile : kHopperTurnedTilesSplit) consider(tile);
   }
   if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
   return best;
+}
+
+}  // namespace
+
+std::string describe(const HopperWeightTurnedPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.tap_fold << " taps x "
+       << kRows / plan.tap_fold << " output x " << plan.tile.n << " input channels, "
+       << (plan.spread ? "output channels" : "taps") << " side by side, " << describe_pixels(plan)
+       << (plan.parts == 2 ? ", three TF32 products" : "") << describe_slices(plan);
+  return text.str();
+}
+
+std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
+                                              std::vector<Candidate>* considered) {
+  return with_or_without_im2col(
+      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }
 
 }  // namespace deconv

@@ -287,6 +287,50 @@ def test_grad_weight_of_rewritten_operands(case: tuple[Any, ...], memory_format:
     assert _relative_error(GRAD_WEIGHT(x, wide, *arguments), expected) < 6e-3
 
 
+# Input channels, output channels, batch, size, kernel, stride, padding, dilation: few output channels, whose taps count
+# as channels. Rows of less than a sector, of several chunks and of the most elements, pixels that fill no block,
+# strides that differ, taps that no pixel has, one pixel, slices of the images. Not all are planned so in every mode.
+IM2COL = [
+    (64, 3, 16, (32, 32), (4, 4), (2, 2), (1, 1), (1, 1)),
+    (128, 1, 4, (60, 70), (9, 9), (4, 4), (4, 4), (1, 1)),
+    (40, 2, 40, (17, 13), (3, 5), (1, 2), (2, 0), (2, 1)),
+    (200, 5, 9, (33, 40), (5, 3), (3, 2), (0, 3), (1, 1)),
+    (64, 8, 30, (14, 13), (8, 8), (2, 2), (3, 3), (1, 1)),
+    (72, 7, 64, (9, 9), (1, 13), (1, 2), (0, 6), (1, 1)),
+    (64, 2, 20, (9, 40), (3, 3), (1, 1), (30, 1), (30, 1)),
+    (64, 3, 256, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1)),
+    (56, 1, 12, (270, 480), (9, 9), (4, 4), (4, 4), (1, 1)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize(
+    ("dtype", "allow_tf32"),
+    [(torch.float32, False), (torch.float32, True), (torch.float16, True), (torch.bfloat16, True)],
+    indirect=["allow_tf32"],
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("case", IM2COL)
+def test_grad_weight_by_im2col(
+    case: tuple[Any, ...], layout: torch.memory_format, dtype: torch.dtype, allow_tf32: bool
+) -> None:
+    """Against float64, the same bits in 20 calls; operands of mixed layouts, slices, a pointer that TMA refuses."""
+    torch.manual_seed(9)
+    x, grad, arguments, expected = _weight_problem((*case[:2], 1, *case[3:]), case[2], dtype, layout)
+    text = _weight_plan(x, grad, arguments)
+    if case in (IM2COL[0], IM2COL[1], IM2COL[-1]) and layout == torch.channels_last:
+        assert "all taps of grad_output as output channels" in _plan_line(text), text
+        assert case is not IM2COL[-1] or f"{case[2]} images at a time" not in text, text
+    limit = {torch.float32: 6e-4 if allow_tf32 else 1e-6, torch.float16: 8e-4, torch.bfloat16: 6e-3}[dtype]
+    result = GRAD_WEIGHT(x, grad, *arguments)
+    assert _relative_error(result, expected) < limit, text
+    for _ in range(20):
+        assert torch.equal(GRAD_WEIGHT(x, grad, *arguments), result)
+    wide = F.pad(grad, (1, 2), value=float("nan"))[..., 1:-2]
+    for operands in ((x.contiguous(), grad), (x, grad.contiguous()), (x, wide), (_off_16_bytes(x), grad)):
+        assert _relative_error(GRAD_WEIGHT(*operands, *arguments), expected) < limit
+
+
 # Input channels, output channels, groups, batch, size, kernel, stride, padding, dilation; whether strict float32 is
 # planned so, too, or not even TF32 in every layout (None). Groups of numbers of channels that no tensor copy takes; one
 # to three planes of the stride, small widths and one pixel, strips that fill neither the width nor

@@ -454,6 +454,7 @@ def _check_depthwise_channels(plan: Any, one: Case, direction: str) -> None:
     if direction == "grad_weight":
         assert plan.slots_w == slots > 0
         _blocks_cover(plan.splits, plan.lines_per_split, one["n"] * height)
+        assert 1 <= plan.rows <= plan.lines_per_split
         _check_depthwise_weight_passes(plan, one, 1)
         assert plan.blocks == plan.blocks_inner * plan.passes_h * plan.passes_w * plan.splits
         return
@@ -759,14 +760,17 @@ def _check_weight_copies(plan: Any, one: Case, size: int, parts: int, most_pixel
     assert (plan.steps_per_split - 1) * rows < most_pixels  # the sums of tensor cores stay short
     partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
     out = _result_size(one, "forward")
-    pack = 16 // size
     x_bytes, y_bytes = (
-        size * one["g"] * -(-channels // pack) * pack * plan.slice * h * w if repack else 0
-        for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
+        size * one["g"] * -(-channels // pack) * pack * plan.slice * h * w if rewrites else 0
+        for rewrites, channels, pack, h, w in (
+            (plan.repack_x, m, 16 // size, one["h"], one["w"]),
+            (plan.repack_y or plan.im2col, n, (32 if plan.im2col else 16) // size, *out[2:]),
+        )
     )
+    assert not (plan.im2col and plan.repack_y)
     assert x_bytes + y_bytes <= core.REPACK_LIMIT
     assert 1 <= plan.slice <= one["n"]
-    assert plan.slice == one["n"] or plan.repack_x or plan.repack_y
+    assert plan.slice == one["n"] or plan.repack_x or plan.repack_y or plan.im2col
     assert plan.sums or (plan.splits == 1 and plan.slice == one["n"])
     sums = plan.splits * partial if plan.sums else 0
     assert sums <= core.WORKSPACE_LIMIT
@@ -788,6 +792,7 @@ def _check_weight_copies(plan: Any, one: Case, size: int, parts: int, most_pixel
 def _check_hopper_weight_tensor_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
     """Every tap and pixel is met once, in the order of the instructions."""
     assert dtype in ("float16", "bfloat16")
+    one = _im2col(one, "grad_input") if plan.im2col else one
     _check_weight_copies(plan, one, 2, 1, 1 << 16, workspace)
     assert plan.box_chunks == 1
     assert plan.pixels[0] * plan.pixels[1] * plan.pixels[2] == 16 * len(plan.instruction_rows)
@@ -798,6 +803,7 @@ def _check_hopper_weight_turned_plan(plan: Any, one: Case, dtype: str, allow_tf3
     """Every tap is met once, by rows of grad_output that lie in the tap's box; octets of pixels are where they lie."""
     assert dtype == "float32"
     assert plan.parts == (1 if allow_tf32 else 2)
+    one = _im2col(one, "grad_input") if plan.im2col else one
     _check_weight_copies(plan, one, 4, plan.parts, 1 << 15 if allow_tf32 else 1 << 40, workspace)
     assert plan.fold == 1
     assert plan.x_boxes * 32 == plan.n
@@ -1406,6 +1412,37 @@ def test_what_im2col_refuses(one: Case, direction: str) -> None:
     for layout in ("contiguous", "channels_last"):
         plan = core.make_plan(_problem(one, direction, "float16", layout), families="hopper").tile
         assert not isinstance(plan, core.HopperConvPlan) or plan.source != core.HopperSource.IM2COL
+
+
+# What im2col of grad_output is for in grad_weight, and what it does not take: groups, more channels, more than 512 taps
+# of all channels, one tap, offsets within an image of 2^31 elements or more.
+FEW_OUTPUTS = [
+    case("rgb", 16, 128, 64, 64, 3, 4, 2, 1),
+    case("one", 16, 56, 90, 120, 1, 9, 4, 4, 3),
+    case("dilated", 16, 64, 120, 101, 2, (3, 5), (1, 2), (2, 0), 0, (2, 1)),
+]
+NOT_FEW_OUTPUTS = [
+    case("groups", 16, 128, 60, 62, 4, 4, 2, 1, g=2),
+    case("nine", 16, 128, 60, 62, 9, 4, 2, 1),
+    case("taps", 16, 64, 60, 60, 8, 9, 1, 4),
+    case("one_tap", 16, 64, 60, 60, 3, 1),
+    case("large", 1, 64, 27000, 27000, 3, 3, 1, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_few_output_channels(dtype: str) -> None:
+    for multiprocessors in (132, 114, 60, 16):
+        for one in FEW_OUTPUTS:
+            for layout in ("contiguous", "channels_last"):
+                _check_plan(one, "grad_weight", dtype, layout, multiprocessors, "hopper")
+    for one in FEW_OUTPUTS:
+        assert core.make_plan(_problem(one, "grad_weight", dtype, "channels_last")).tile.im2col, one["name"]
+    for layout in ("contiguous", "channels_last"):
+        for fits, ones in ((True, FEW_OUTPUTS), (False, NOT_FEW_OUTPUTS)):
+            for one in ones:
+                problem = _problem(one, "grad_weight", dtype, layout)
+                assert core.fits_weight_im2col(problem) == fits, one["name"]
 
 
 def test_plans_are_remembered() -> None:

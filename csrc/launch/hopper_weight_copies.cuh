@@ -7,6 +7,7 @@
 #include "../kernels/hopper/weight_copies.cuh"
 #include "../repack_plan.h"
 #include "add_splits.cuh"
+#include "im2col.cuh"
 #include "kernel_launch.cuh"
 #include "launchers.h"
 #include "repack.cuh"
@@ -27,7 +28,8 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
                                         cudaStream_t stream, LaunchTile launch_tile) {
   Params params;
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
-  set_weight_result<T>(params, problem, operands);
+  const Problem whole = plan.im2col ? weight_im2col_problem(problem) : problem;  // as the plan sees it
+  set_weight_result<T>(params, whole, operands);
   params.partial = plan.sums ? static_cast<float*>(operands.workspace) : nullptr;
   const auto fits = [](int64_t stride) { return stride % 8 == 0; };
   params.store_packs = params.result_n == 1 && fits(params.channels_n) && fits(params.result_m) &&
@@ -42,12 +44,15 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
     const Tensor4 x = images_of(problem.x, first, plan.slice), y = images_of(problem.y, first, plan.slice);
     const T *const x_at = from_image(x, operands.x, first), *const y_at = from_image(y, operands.y, first);
     // The operands as the tensor copies see them.
-    Problem seen = problem;
+    Problem seen = whole;
     seen.x = plan.repack_x ? repacked(x, problem.groups, problem.dtype) : x;
-    seen.y = plan.repack_y ? repacked(y, problem.groups, problem.dtype) : y;
+    seen.y = plan.im2col     ? images_of(whole.y, first, plan.slice)
+             : plan.repack_y ? repacked(y, problem.groups, problem.dtype)
+                             : y;
     T* const x_repacked = reinterpret_cast<T*>(workspace + plan.x_at);
     T* const y_repacked = reinterpret_cast<T*>(workspace + plan.y_at);
-    const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y ? y_repacked : y_at;
+    const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y || plan.im2col ? y_repacked
+                                                                                                            : y_at;
     // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
     if (!is_aligned(x_seen, 16) || !is_aligned(y_seen, 16) ||
         !encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) {
@@ -60,13 +65,16 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
     if (plan.repack_y && error == cudaSuccess) {
       error = launch_repack<T>(y, problem.groups, seen.y, y_at, y_repacked, stream, Start::kAfter);
     }
+    if (plan.im2col && error == cudaSuccess) {
+      error = launch_weight_im2col<T>(problem, y, seen.y, y_at, y_repacked, stream);
+    }
     if (error != cudaSuccess) return error;
     params.adds = first > 0;
     error = launch_tile(params);
     if (error != cudaSuccess) return error;
   }
   if (!plan.sums) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+  return launch_add_splits<T>(whole, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }
 
 }  // namespace deconv

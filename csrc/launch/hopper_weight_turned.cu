@@ -21,6 +21,7 @@ cudaError_t launch_tile(const WeightTurnedParams& params, cudaStream_t stream) {
   if constexpr (kParts == 1) {
     DECONV_HOPPER_TILE(3, 3, 64)
     DECONV_HOPPER_TILE(2, 4, 64)
+    DECONV_HOPPER_TILE(2, 1, 64)
     DECONV_HOPPER_TILE(2, 2, 128)
     DECONV_HOPPER_TILE(3, 1, 192)
     DECONV_HOPPER_TILE(2, 1, 256)

@@ -173,8 +173,9 @@ class WeightTurnedBlock {
     const int lane = threadIdx.x % 32;
     // The taps of a warp are plan.tap_fold apart; warps that share a tap take 16 channels each.
     const int tap_warps = 4 / plan.tap_fold;
-    const int first = item.tap_group * plan.block_taps + (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold) +
-                      warp / tap_warps;
+    const int first_of_all = item.tap_group * plan.block_taps + (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold);
+    if (plan.taps[first_of_all].tap < 0) return pass(item, ring, lane);
+    const int first = first_of_all + warp / tap_warps;
     const int channel = (plan.spread ? kHopperWeightTileM * warpgroup : 0) + 16 * (warp % tap_warps);
     const int chunk = channel / kHopperTurnedChannels, of_chunk = channel % kHopperTurnedChannels + lane / 4;
     Place place;
@@ -199,6 +200,15 @@ class WeightTurnedBlock {
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) mma_pin(acc[t]);
     store(acc, item, channel + lane / 4, first, lane);
+  }
+
+  // The steps of an item that has no tap for this warpgroup.
+  __device__ __forceinline__ static void pass(const WeightItem& item, Ring& ring, int lane) {
+    for (int step = 0; step < item.steps; ++step) {
+      ring.wait_full();
+      if (lane == 0) ring.release(ring.slot);
+      ring.advance();
+    }
   }
 
   __device__ __forceinline__ void await(const Ring& ring) const {
