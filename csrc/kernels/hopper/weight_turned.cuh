@@ -33,6 +33,8 @@ struct WeightTurnedConfig {
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   // Registers of a thread that multiplies and of one that brings or turns.
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 144 : 208;
+  // Of operand A: with two of them the next is gathered while the tensor cores work, where registers suffice.
+  static constexpr int kOperandSets = kWarpgroups == 3 && kTaps == 3 ? 1 : 2;
   static constexpr int kTurnRegisters = kWarpgroups == 3 ? 72 : 88;
 };
 
@@ -219,7 +221,8 @@ class WeightTurnedBlock {
   // All steps of an item. While the tensor cores work on one set of operands, the next is gathered.
   __device__ __forceinline__ void add(float (&acc)[kTaps][kN / 2], const WeightItem& item, Ring& ring,
                                       const Place& place, int lane) const {
-    uint32_t a[2][kTaps][4];
+    constexpr int kSets = Config::kOperandSets;
+    uint32_t a[kSets][kTaps][4];
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < item.steps; ++step) {
@@ -228,12 +231,12 @@ class WeightTurnedBlock {
 #pragma unroll
       for (int k = 0; k < kProducts; ++k) {
 #pragma unroll
-        for (int t = 0; t < kTaps; ++t) gather(a[k % 2][t], y, place.row[t], place, k, lane);
+        for (int t = 0; t < kTaps; ++t) gather(a[k % kSets][t], y, place.row[t], place, k, lane);
         mma_fence();
 #pragma unroll
-        for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % 2][t], operand_b(ring.slot, k), 1);
+        for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % kSets][t], operand_b(ring.slot, k), 1);
         mma_commit();
-        mma_wait<1>();  // those before are done, so their operands are free
+        mma_wait<kSets - 1>();  // those before are done, so their operands are free
         if (k == 0 && step > 0 && lane == 0) ring.release(before);
       }
       before = ring.slot;
