@@ -15,7 +15,10 @@ constexpr int kTileColumns = 256;       // at most; beyond, rows are cut
 constexpr int kRowsOfThread = 16;       // channels innermost
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr int kBlocksInner = 4;  // the same with channels innermost, where two fit
-constexpr int kBlocksAtOnce = 2;  // those of grad_weight
+// Blocks of grad_weight that a multiprocessor's registers suffice for, and what a split's beginning costs.
+constexpr int blocks_planes_weight(int accumulator) { return accumulator == 8 ? 2 : 3; }
+constexpr int kBlocksChannelsWeight = 2;
+constexpr double kFirstTile = 0.8, kFirstLines = 3;
 
 // Warp instructions, counted in the machine code for compute capability 9.0.
 constexpr double kStagedCost = 5;     // one source pixel into shared memory
@@ -86,9 +89,24 @@ int64_t most_splits(const Problem& problem) {
   return kWorkspaceLimit / std::max<int64_t>(1, partial);
 }
 
-int64_t splits_of(int64_t units, int64_t blocks, int per_multiprocessor, const Problem& problem, const Device& device) {
-  const int64_t wanted = ceil_div(static_cast<int64_t>(per_multiprocessor) * device.multiprocessors, blocks);
-  return std::max<int64_t>(1, std::min({wanted, most_splits(problem), units}));
+// Splits of the `units` that each of `blocks` has, where a split's beginning costs as much as some more of them: those
+// which end first, of the numbers that just fill some waves.
+int64_t splits_of(int64_t units, int64_t blocks, int per_multiprocessor, double beginning, const Problem& problem,
+                  const Device& device) {
+  constexpr int kMostWaves = 16;
+  const int64_t at_once = static_cast<int64_t>(per_multiprocessor) * device.multiprocessors;
+  const int64_t most = std::max<int64_t>(1, std::min(most_splits(problem), units));
+  int64_t best = 1;
+  double least = 0;
+  for (int64_t wave = 0; wave < kMostWaves; ++wave) {
+    const int64_t splits = std::clamp<int64_t>((ceil_div(blocks, at_once) + wave) * at_once / blocks, 1, most);
+    const double cost = static_cast<double>(ceil_div(blocks * splits, at_once)) *
+                        (static_cast<double>(ceil_div(units, splits)) + beginning);
+    if (wave > 0 && cost >= least) continue;
+    least = cost;
+    best = splits;
+  }
+  return best;
 }
 
 int64_t workspace_of(int splits, const Problem& problem) {
@@ -226,8 +244,8 @@ Draft plan_planes(const Problem& problem, const Device& device) {
   double work = 0;
   if (tile.weight_gradient) {
     tile.blocks = pairs * tile.passes_h * tile.passes_w;
-    const int64_t splits = splits_of(tile.tiles, std::max<int64_t>(1, tile.blocks), kBlocksPerMultiprocessor, problem,
-                                     device);
+    const int64_t splits = splits_of(tile.tiles, std::max<int64_t>(1, tile.blocks), blocks_planes_weight(accumulator),
+                                     kFirstTile, problem, device);
     tile.tiles_per_split = std::max<int64_t>(1, ceil_div(tile.tiles, splits));
     tile.splits = static_cast<int>(std::max<int64_t>(1, ceil_div(tile.tiles, tile.tiles_per_split)));
     const double products = kDepthwiseColumns * rows_of_thread * tile.chunk_h * tile.chunk_w;
@@ -341,9 +359,9 @@ Draft plan_channels(const Problem& problem, const Device& device) {
     tile.passes_w = w.stride * tile.chunks_w;
     tile.blocks = static_cast<int64_t>(tile.blocks_inner) * tile.passes_h * tile.passes_w;
     const int64_t lines = problem.batch * h.result_size;
-    // At most one wave: runs of lines should be long, for their ends are read twice.
-    const int64_t of_wave = int64_t{kBlocksAtOnce} * device.multiprocessors / std::max<int64_t>(1, tile.blocks);
-    const int64_t splits = std::max<int64_t>(1, std::min({of_wave, lines, most_splits(problem)}));
+    // The ends of runs of lines are read twice.
+    const int64_t splits = splits_of(lines, std::max<int64_t>(1, tile.blocks), kBlocksChannelsWeight,
+                                     kFirstLines + tile.chunk_h, problem, device);
     tile.lines_per_split = std::max<int64_t>(1, ceil_div(lines, splits));
     tile.splits = static_cast<int>(std::max<int64_t>(1, ceil_div(lines, tile.lines_per_split)));
     tile.blocks *= tile.splits;
