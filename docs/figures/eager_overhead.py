@@ -45,6 +45,7 @@ def measure(device: torch.device) -> dict[str, dict[str, float]]:
     for mode, context, call in (
         ("inference_mode", torch.inference_mode(), lambda operator: operator(x, w)),
         ("no_grad", torch.no_grad(), lambda operator: operator(x, w)),
+        ("autocast", torch.autocast(device.type, torch.bfloat16), lambda operator: operator(x, w)),
         ("forward + backward", torch.enable_grad(), step),
     ):
         times: dict[str, list[float]] = {name: [] for name in operators}
