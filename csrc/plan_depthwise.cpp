@@ -82,8 +82,7 @@ struct Draft {
   std::string tile;
 };
 
-// How many splits fill the GPU, with a bounded workspace; `units` is what can be split.
-// That the workspace holds.
+// Splits whose sums the workspace holds.
 int64_t most_splits(const Problem& problem) {
   const int64_t partial = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
   return kWorkspaceLimit / std::max<int64_t>(1, partial);
@@ -306,10 +305,11 @@ void set_divisors(DepthwiseChannelsPlan& tile, const Problem& problem, int64_t s
 // Lines that a thread of grad_weight takes one after the other, of those of a split: few runs read little twice, enough
 // of them give every slot something to do.
 int rows_of_run(int64_t lines, int64_t strips, int slots, int tap_rows) {
-  constexpr int kMostRuns = 16, kRunCost = 2;  // a run's beginning, in rows
+  constexpr int kRunCost = 2;  // a run's beginning, in rows
+  const int64_t most = std::max<int64_t>(16, 2 * ceil_div(slots, strips));
   int best = 1;
   int64_t least = 0;
-  for (int64_t runs = 1; runs <= std::min<int64_t>(lines, kMostRuns); ++runs) {
+  for (int64_t runs = 1; runs <= std::min(lines, most); ++runs) {
     const int64_t rows = ceil_div(lines, runs);
     const int64_t cost = ceil_div(ceil_div(lines, rows) * strips, slots) * (rows + tap_rows - 1 + kRunCost);
     if (least > 0 && cost >= least) continue;

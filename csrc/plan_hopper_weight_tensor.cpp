@@ -304,7 +304,6 @@ std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& o
     if (considered) considered->push_back({"hopper family, tensor copies", 0, why});
     return std::nullopt;
   };
-  if (element_size(seen.dtype) != 2) return refuse("takes float16 and bfloat16");
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
   const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
@@ -357,6 +356,10 @@ std::string describe(const HopperWeightTensorPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
+  if (element_size(problem.dtype) != 2) {
+    if (considered) considered->push_back({"hopper family, tensor copies", 0, "takes float16 and bfloat16"});
+    return std::nullopt;
+  }
   return with_or_without_im2col(
       problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }

@@ -176,7 +176,6 @@ std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& o
     if (considered) considered->push_back({"hopper family, tensor copies turned", 0, why});
     return std::nullopt;
   };
-  if (seen.dtype != DType::kFloat32) return refuse("takes float32");
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
   if (seen.axis[0].kernel * seen.axis[1].kernel > kHopperTurnedTaps) return refuse("takes up to 128 taps");
   const WeightSlices slices = weight_slices(seen, im2col);
@@ -229,6 +228,10 @@ std::string describe(const HopperWeightTurnedPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
+  if (problem.dtype != DType::kFloat32) {
+    if (considered) considered->push_back({"hopper family, tensor copies turned", 0, "takes float32"});
+    return std::nullopt;
+  }
   return with_or_without_im2col(
       problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }

@@ -46,7 +46,7 @@ inline Problem weight_im2col_problem(const Problem& problem) {
   Problem p = problem;
   p.out_channels = problem.w.size[1] * problem.axis[0].kernel * problem.axis[1].kernel;
   for (Axis& axis : p.axis) axis = {axis.input, axis.input, 1, 1, 0, 0, 1};
-  p.w = {{problem.w.size[0], p.out_channels, 1, 1}, {problem.w.stride[0], 1, 1, 1}};
+  p.w = {{problem.w.size[0], p.out_channels, 1, 1}, {problem.w.stride[0], 1, 0, 0}};
   const int64_t row = round_up(p.out_channels, kIm2colRowBytes / element_size(problem.dtype));
   p.y = dense({problem.batch, row, p.axis[0].output, p.axis[1].output}, Layout::kChannelsLast);
   return p;

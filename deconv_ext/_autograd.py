@@ -5,7 +5,7 @@ The three operators are the three partial maps of one trilinear form, so each on
     forward(input, weight)            grad_input(grad_output, weight)       grad_weight(input, grad_output)
 
 That closes them under differentiation: double backward and every higher order need no further kernel. Eager training
-on plain tensors borrows ATen's nodes (`_recorded_forward`); everything else goes through the Functions below.
+on plain tensors borrows ATen's nodes (`_plain_forward`); everything else goes through the Functions below.
 """
 
 import functools
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as _forward_ad
+import torch.autograd.profiler as _profiler
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
@@ -188,14 +189,15 @@ _apply_forward, _apply_grad_input, _apply_grad_weight = map(_apply, (_Forward, _
 
 
 def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing watches an eager call: plain tensors, no forward-mode AD, and no mode, transform or trace.
+    """Whether nothing below torch functions watches an eager call, and it may be recorded.
 
-    Each of the latter includes a dispatch key of its own in every call.
+    Plain tensors, no forward-mode AD, and no dispatch mode, transform or trace: each of these includes a dispatch key
+    of its own in every call, and inference mode takes one out.
     """
     return (
         type(input) in _PLAIN_TYPES
         and type(weight) in _PLAIN_TYPES
-        and type(bias) in _PLAIN_TYPES
+        and (bias is None or type(bias) in _PLAIN_TYPES)
         and _included_keys().raw_repr() == _EAGER_KEYS
         and _forward_ad._current_level < 0
     )
@@ -203,14 +205,11 @@ def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 _included_keys = torch._C._dispatch_tls_local_include_set
 _EAGER_KEYS = (_keys("BackendSelect") | _keys("ADInplaceOrView")).raw_repr()
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, dilation):
     """The forward recorded by ATen's own node, which csrc/autograd.cpp stands behind: no Python in the backward."""
-    stride, padding, output_padding, dilation = (
-        (value, value) if isinstance(value, int) else value for value in (stride, padding, output_padding, dilation)
-    )
     args = (stride, padding, dilation, True, output_padding, groups)
     if input.dim() == 3:
         return _overrideable(input.unsqueeze(0), weight, bias, *args).squeeze(0)
@@ -293,17 +292,32 @@ for _device, _key in _AUTOCAST_KEYS.items():
     implementations.impl("conv_transpose2d", _autocast_forward(_device), _key)
 
 
+def plain_pair(value: Any) -> tuple[int, int] | None:
+    """An integer, or a pair of them, as a pair; None for anything else, which the operator judges."""
+    kind = type(value)
+    if kind is int:
+        return value, value
+    is_pair = kind is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int
+    return value if is_pair else None
+
+
 def forward_of_plain(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
     """The operator, where `is_plain` says so: what the kernels above come to, without the dispatcher's ways to Python.
 
     Each of those costs the host some 10 µs, and a call under autocast takes two. Profilers see the operator's name.
     """
+    if not _profiler._is_profiler_enabled:
+        return _lowered_plain_forward(input, weight, bias, *conv_args)
+    with _named("deconv::conv_transpose2d", (input, weight, bias)):
+        return _lowered_plain_forward(input, weight, bias, *conv_args)
+
+
+def _lowered_plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
     device = input.device.type
-    with _named_in_profiles("deconv::conv_transpose2d"):
-        if device not in _below_autocast or not torch.is_autocast_enabled(device):
-            return _plain_forward(input, weight, bias, *conv_args)
-        with _below_autocast[device]():
-            return _plain_forward(*_lowered(device, (input, weight, bias)), *conv_args)
+    if device not in _below_autocast or not torch.is_autocast_enabled(device):
+        return _plain_forward(input, weight, bias, *conv_args)
+    with _below_autocast[device]():
+        return _plain_forward(*_lowered(device, (input, weight, bias)), *conv_args)
 
 
-_named_in_profiles = torch._C._profiler._RecordFunctionFast
+_named = torch._C._profiler._RecordFunctionFast

@@ -5,7 +5,7 @@ import platform
 import torch
 from torch import Tensor
 
-from deconv_ext._autograd import forward_of_plain, is_plain
+from deconv_ext._autograd import forward_of_plain, is_plain, plain_pair
 from deconv_ext._fake import empty_like_torch
 from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
 
@@ -54,11 +54,12 @@ def conv_transpose2d(
         >>> deconv_ext.conv_transpose2d(x, weight, stride=2).shape
         torch.Size([1, 3, 10, 10])
     """
-    args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
-    skips_autograd = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
-    if not skips_autograd and not _is_torch_function_mode_enabled() and is_plain(input, weight, bias):
-        return forward_of_plain(*args)
-    return _conv_transpose2d(*args)
+    dispatches = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()  # the latter is quickest so
+    if not dispatches and not _is_torch_function_mode_enabled() and is_plain(input, weight, bias):
+        s, p, op, d = plain_pair(stride), plain_pair(padding), plain_pair(output_padding), plain_pair(dilation)
+        if s and p and op and d and type(groups) is int:
+            return forward_of_plain(input, weight, bias, s, p, op, groups, d)
+    return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def _as_meta(tensor: Tensor) -> Tensor:

@@ -83,6 +83,28 @@ def test_function_and_operator_agree(state: str, unbatched: bool, device: str) -
     assert len(results[0]) == (1 if state in ("no_grad", "inference_mode") else 4)
 
 
+ODD_ARGUMENTS: list[dict[str, Any]] = [
+    {"stride": True}, {"stride": [True, True]}, {"groups": True}, {"stride": [2]}, {"stride": (2,)},
+    {"stride": (1, 2, 3)}, {"stride": range(1, 3)}, {"stride": torch.Size([2, 1])}, {"stride": torch.tensor(2)},
+    {"stride": 2.0}, {"stride": (2.0, 2.0)}, {"stride": "2"}, {"stride": None}, {"groups": 1.0}, {"stride": 0},
+    {"padding": -1}, {"output_padding": 3}, {"dilation": (0, 1)}, {"groups": 3}, {"bias": torch.ones(2)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", ODD_ARGUMENTS, ids=str)
+def test_function_and_operator_judge_alike(arguments: dict[str, Any], device: str) -> None:
+    """What one takes the other takes, and an error has the same text."""
+    x, w = torch.randn(1, 4, 5, 6, device=device, requires_grad=True), torch.randn(4, 3, 3, 3, device=device)
+    placed = {key: value.to(device) if key == "bias" else value for key, value in arguments.items()}
+    outcomes = []
+    for call in (deconv_ext.conv_transpose2d, torch.ops.deconv.conv_transpose2d):
+        try:
+            outcomes.append(tuple(call(x, w, **placed).shape))
+        except (RuntimeError, TypeError) as error:
+            outcomes.append(f"{type(error).__name__}: {error}")
+    assert outcomes[0] == outcomes[1]
+
+
 class _DispatchSpy(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()

@@ -299,10 +299,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 2)
     const T* input = p.other + p.pair_input(pair) * p.other_stride.c;
     const T* grad = p.source + p.pair_output(pair) * p.source_stride.c;
     for (int unit = slot;; unit += slots) {
-      const int run = p.plan.by_strips.quotient(unit), first = run * p.plan.rows;
+      const int run = p.plan.by_strips.quotient(unit);
+      const int64_t first = static_cast<int64_t>(run) * p.plan.rows;
       if (first >= lines) break;
-      of_thread.add(input, grad, static_cast<int>(first_line) + first, min(p.plan.rows, lines - first),
-                    (unit - run * strips) * kStrip);
+      of_thread.add(input, grad, static_cast<int>(first_line + first),
+                    min(p.plan.rows, lines - static_cast<int>(first)), (unit - run * strips) * kStrip);
     }
   }
 

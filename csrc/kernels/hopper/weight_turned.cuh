@@ -208,6 +208,7 @@ class WeightTurnedBlock {
   __device__ __forceinline__ static void pass(const WeightItem& item, Ring& ring, int lane) {
     for (int step = 0; step < item.steps; ++step) {
       ring.wait_full();
+      __syncwarp();  // every lane has seen this round before lane 0 lets the next begin
       if (lane == 0) ring.release(ring.slot);
       ring.advance();
     }
