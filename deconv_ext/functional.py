@@ -54,7 +54,7 @@ def conv_transpose2d(
         >>> deconv_ext.conv_transpose2d(x, weight, stride=2).shape
         torch.Size([1, 3, 10, 10])
     """
-    dispatches = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()  # the latter is quickest so
+    dispatches = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()  # is_plain would say so, later
     if not dispatches and not _is_torch_function_mode_enabled() and is_plain(input, weight, bias):
         s, p, op, d = plain_pair(stride), plain_pair(padding), plain_pair(output_padding), plain_pair(dilation)
         if s and p and op and d and type(groups) is int:
