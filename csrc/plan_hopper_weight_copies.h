@@ -49,6 +49,12 @@ struct WeightSlices {
 WeightSlices weight_slices(const Problem& problem, bool im2col);
 Problem first_images(Problem problem, int64_t count);
 
+// No plan: says why to `considered`.
+inline std::nullopt_t refuse_tile(std::vector<Candidate>* considered, const char* tile, const std::string& why) {
+  if (considered) considered->push_back({tile, 0, why});
+  return std::nullopt;
+}
+
 // Why no tensor copies can bring the problem's operands; empty if they can.
 std::string weight_copies_refusal(const Problem& problem, const Device& device);
 

@@ -8,6 +8,7 @@
 namespace deconv {
 namespace {
 
+constexpr const char* kName = "hopper family, tensor copies";
 constexpr int kChannels = kHopperWeightChannels;
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
 // beside the rounding of the operands.
@@ -300,10 +301,7 @@ class Candidates : public WeightCopiesCandidates {
 // seen: the problem as the copies see it, with or without im2col of the original.
 std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
                               std::vector<Candidate>* considered) {
-  const auto refuse = [&](const std::string& why) {
-    if (considered) considered->push_back({"hopper family, tensor copies", 0, why});
-    return std::nullopt;
-  };
+  const auto refuse = [&](const std::string& why) { return refuse_tile(considered, kName, why); };
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
   const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
@@ -356,10 +354,7 @@ std::string describe(const HopperWeightTensorPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
-  if (element_size(problem.dtype) != 2) {
-    if (considered) considered->push_back({"hopper family, tensor copies", 0, "takes float16 and bfloat16"});
-    return std::nullopt;
-  }
+  if (element_size(problem.dtype) != 2) return refuse_tile(considered, kName, "takes float16 and bfloat16");
   return with_or_without_im2col(
       problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }

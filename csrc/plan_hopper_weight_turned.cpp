@@ -7,6 +7,7 @@
 namespace deconv {
 namespace {
 
+constexpr const char* kName = "hopper family, tensor copies turned";
 constexpr int kChannels = kHopperTurnedChannels, kPixels = kHopperTurnedPixels;
 constexpr int kProducts = kPixels / 8;         // of a stage, for each tap
 constexpr int kRows = kHopperWeightTileM;      // of operand A
@@ -172,10 +173,7 @@ class Candidates : public WeightCopiesCandidates {
 // seen: the problem as the copies see it, with or without im2col of the original.
 std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
                               std::vector<Candidate>* considered) {
-  const auto refuse = [&](const std::string& why) {
-    if (considered) considered->push_back({"hopper family, tensor copies turned", 0, why});
-    return std::nullopt;
-  };
+  const auto refuse = [&](const std::string& why) { return refuse_tile(considered, kName, why); };
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
   if (seen.axis[0].kernel * seen.axis[1].kernel > kHopperTurnedTaps) return refuse("takes up to 128 taps");
   const WeightSlices slices = weight_slices(seen, im2col);
@@ -228,10 +226,7 @@ std::string describe(const HopperWeightTurnedPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
-  if (problem.dtype != DType::kFloat32) {
-    if (considered) considered->push_back({"hopper family, tensor copies turned", 0, "takes float32"});
-    return std::nullopt;
-  }
+  if (problem.dtype != DType::kFloat32) return refuse_tile(considered, kName, "takes float32");
   return with_or_without_im2col(
       problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
 }

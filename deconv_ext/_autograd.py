@@ -304,7 +304,7 @@ def plain_pair(value: Any) -> tuple[int, int] | None:
 def forward_of_plain(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
     """The operator, where `is_plain` says so: what the kernels above come to, without the dispatcher's ways to Python.
 
-    Each of those costs the host some 10 µs, and a call under autocast takes two. Profilers see the operator's name.
+    Each of those costs the host some microseconds, and a call under autocast takes two. Profilers see the same.
     """
     if not _profiler._is_profiler_enabled:
         return _lowered_plain_forward(input, weight, bias, *conv_args)

@@ -105,30 +105,17 @@ def test_function_and_operator_judge_alike(arguments: dict[str, Any], device: st
     assert outcomes[0] == outcomes[1]
 
 
-class _DispatchSpy(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
+def _seen_by_mode(mode: type, hook: str, x: Tensor, w: Tensor) -> str:
+    """What reaches the hook of a mode."""
+    seen = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(str(func))
+    def see(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        seen.append(str(func))
         return func(*args, **(kwargs or {}))
 
-
-class _FunctionSpy(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def _seen_by_mode(spy: Any, x: Tensor, w: Tensor) -> str:
-    with spy:
+    with type("Spy", (mode,), {hook: see})():
         deconv_ext.conv_transpose2d(x, w)
-    return str(spy.seen)
+    return str(seen)
 
 
 def _seen_by_profiler(x: Tensor, w: Tensor) -> str:
@@ -142,8 +129,8 @@ def _traced(x: Tensor, w: Tensor, *, pre_dispatch: bool = False) -> str:
 
 
 WATCHERS: dict[str, Callable[[Tensor, Tensor], str]] = {
-    "dispatch mode": lambda x, w: _seen_by_mode(_DispatchSpy(), x, w),
-    "function mode": lambda x, w: _seen_by_mode(_FunctionSpy(), x, w),
+    "dispatch mode": lambda x, w: _seen_by_mode(TorchDispatchMode, "__torch_dispatch__", x, w),
+    "function mode": lambda x, w: _seen_by_mode(TorchFunctionMode, "__torch_function__", x, w),
     "make_fx": lambda x, w: _traced(x, w),
     "make_fx, pre_dispatch": lambda x, w: _traced(x, w, pre_dispatch=True),
     "jit.trace": lambda x, w: str(torch.jit.trace(deconv_ext.conv_transpose2d, (x, w), check_trace=False).graph),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../divisor.h"
+#include "../taps.h"
 #include "../weight_im2col.h"
 #include "primitives.cuh"
 
@@ -17,9 +18,7 @@ struct Im2colParams {
   T* rows;  // [pixel][row]
   int row, channels, pixels;  // elements of a row; pixels of all images
   bool taps_fastest;  // in a row, else channels
-  int source_height, source_width;
-  int kernel_w, taps;
-  int stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
+  AxisGeometry window[2];
   Divisor width, height;  // of the grid
 };
 
@@ -40,11 +39,12 @@ __global__ void __launch_bounds__(kIm2colThreads) im2col_kernel(const __grid_con
   __shared__ Piece chunks[kIm2colThreads][kPieces];
   constexpr int kChunk = kPieces * kPiece;
   static_assert(kMostIm2colRow % kChunk == 0, "whole chunks");
+  const int kernel_w = p.window[1].kernel, taps = p.window[0].kernel * kernel_w;
   for (int i = threadIdx.x; i < (p.row + kChunk - 1) / kChunk * kChunk; i += kIm2colThreads) {
-    const int channel = p.taps_fastest ? i / p.taps : i % p.channels;
-    const int tap = p.taps_fastest ? i - channel * p.taps : i / p.channels, tap_h = tap / p.kernel_w;
-    const int h = tap_h * p.dilation_h - p.padding_h, w = (tap - tap_h * p.kernel_w) * p.dilation_w - p.padding_w;
-    const bool exists = channel < p.channels && tap < p.taps;
+    const int channel = p.taps_fastest ? i / taps : i % p.channels;
+    const int tap = p.taps_fastest ? i - channel * taps : i / p.channels, tap_h = tap / kernel_w;
+    const int h = window_shift(p.window[0], tap_h), w = window_shift(p.window[1], tap - tap_h * kernel_w);
+    const bool exists = channel < p.channels && tap < taps;
     const int64_t offset = channel * p.source_c + h * p.source_h + w * p.source_w;
     places[i] = exists ? Place{h, w, static_cast<int>(offset)} : Place{INT32_MIN / 2, 0, 0};
   }
@@ -52,8 +52,9 @@ __global__ void __launch_bounds__(kIm2colThreads) im2col_kernel(const __grid_con
   const int lane = threadIdx.x % 32;
   const int first_pixel = blockIdx.x * kIm2colThreads + threadIdx.x - lane, pixel = first_pixel + lane;
   const int line = p.width.quotient(pixel), image = p.height.quotient(line);
-  const int h = pixel < p.pixels ? (line - image * static_cast<int>(p.height.divisor)) * p.stride_h : INT32_MIN / 2;
-  const int w = (pixel - line * static_cast<int>(p.width.divisor)) * p.stride_w;
+  const int of_image = line - image * static_cast<int>(p.height.divisor);
+  const int h = pixel < p.pixels ? of_image * p.window[0].source_step() : INT32_MIN / 2;
+  const int w = (pixel - line * static_cast<int>(p.width.divisor)) * p.window[1].source_step();
   const T* const source = p.source + image * p.source_n + h * p.source_h + w * p.source_w;
   T* const rows = p.rows + static_cast<int64_t>(first_pixel) * p.row;
   Piece(*const chunk)[kPieces] = chunks + (threadIdx.x - lane);
@@ -63,8 +64,8 @@ __global__ void __launch_bounds__(kIm2colThreads) im2col_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       const Place place = places[begin * kPiece + i];
-      const bool exists = static_cast<unsigned>(h + place.h) < static_cast<unsigned>(p.source_height) &&
-                          static_cast<unsigned>(w + place.w) < static_cast<unsigned>(p.source_width);
+      const bool exists = static_cast<unsigned>(h + place.h) < static_cast<unsigned>(p.window[0].source_size) &&
+                          static_cast<unsigned>(w + place.w) < static_cast<unsigned>(p.window[1].source_size);
       piece[i / kPiece].value[i % kPiece] = exists ? source[place.offset] : narrow<T>(0.0f);
     }
 #pragma unroll

@@ -1,8 +1,8 @@
 // Launches the kernel that writes grad_output as a matrix (kernels/im2col.cuh).
 #pragma once
 
+#include "../correlation.h"
 #include "../kernels/im2col.cuh"
-#include "../problem.h"
 #include "kernel_launch.cuh"
 
 namespace deconv {
@@ -11,7 +11,6 @@ namespace deconv {
 template <class T>
 cudaError_t launch_weight_im2col(const Problem& problem, const Tensor4& y, const Tensor4& layout, const T* source,
                                  T* rows, cudaStream_t stream) {
-  const Axis &h = problem.axis[0], &w = problem.axis[1];
   Im2colParams<T> p;
   p.source = source;
   p.source_n = y.stride[0];
@@ -23,18 +22,9 @@ cudaError_t launch_weight_im2col(const Problem& problem, const Tensor4& y, const
   p.channels = static_cast<int>(problem.w.size[1]);
   p.pixels = static_cast<int>(layout.size[0] * layout.size[2] * layout.size[3]);
   p.taps_fastest = im2col_taps_fastest(problem);
-  p.source_height = static_cast<int>(h.output);
-  p.source_width = static_cast<int>(w.output);
-  p.kernel_w = static_cast<int>(w.kernel);
-  p.taps = static_cast<int>(h.kernel * w.kernel);
-  p.stride_h = static_cast<int>(h.stride);
-  p.stride_w = static_cast<int>(w.stride);
-  p.padding_h = static_cast<int>(h.padding);
-  p.padding_w = static_cast<int>(w.padding);
-  p.dilation_h = static_cast<int>(h.dilation);
-  p.dilation_w = static_cast<int>(w.dilation);
-  p.width = divide_by(w.input);
-  p.height = divide_by(h.input);
+  for (int a = 0; a < 2; ++a) p.window[a] = geometry(problem, a);
+  p.width = divide_by(problem.axis[1].input);
+  p.height = divide_by(problem.axis[0].input);
   const int64_t blocks = (int64_t{p.pixels} + kIm2colThreads - 1) / kIm2colThreads;
   return launch_kernel(im2col_kernel<T>, blocks, kIm2colThreads, 0, stream, p);
 }

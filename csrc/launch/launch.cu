@@ -1,15 +1,11 @@
-// Direction and element type to launcher, and what all launchers share.
+// Direction and element type to launcher.
 #include "../launch.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <map>
-#include <mutex>
 #include <type_traits>
-#include <utility>
 
-#include "kernel_launch.cuh"
 #include "launchers.h"
 
 namespace deconv {
@@ -102,22 +98,6 @@ int kernels_capability() {
   const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
   (void)cudaGetLastError();  // a missing image is an answer, not an error to keep
   return error == cudaSuccess ? attributes.ptxVersion : 0;
-}
-
-cudaError_t allow_shared_bytes(const void* kernel, int bytes) {
-  constexpr int kAlwaysAllowed = 48 << 10;
-  if (bytes <= kAlwaysAllowed) return cudaSuccess;
-  static std::mutex mutex;  // so that no thread lowers what another one raised
-  static std::map<std::pair<const void*, int>, int> allowed;  // by kernel and device
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  const std::lock_guard lock(mutex);
-  int& known = allowed[{kernel, device}];
-  if (bytes <= known) return cudaSuccess;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) known = bytes;
-  return error;
 }
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {

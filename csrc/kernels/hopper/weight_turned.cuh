@@ -175,9 +175,10 @@ class WeightTurnedBlock {
     const int lane = threadIdx.x % 32;
     // The taps of a warp are plan.tap_fold apart; warps that share a tap take 16 channels each.
     const int tap_warps = 4 / plan.tap_fold;
-    const int first_of_all = item.tap_group * plan.block_taps + (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold);
-    if (plan.taps[first_of_all].tap < 0) return pass(item, ring, lane);
-    const int first = first_of_all + warp / tap_warps;
+    const int first_of_warpgroup = item.tap_group * plan.block_taps +
+                                   (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold);
+    if (plan.taps[first_of_warpgroup].tap < 0) return pass(item, ring, lane);
+    const int first = first_of_warpgroup + warp / tap_warps;
     const int channel = (plan.spread ? kHopperWeightTileM * warpgroup : 0) + 16 * (warp % tap_warps);
     const int chunk = channel / kHopperTurnedChannels, of_chunk = channel % kHopperTurnedChannels + lane / 4;
     Place place;
