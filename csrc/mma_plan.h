@@ -9,21 +9,27 @@ namespace deconv {
 
 inline constexpr int kMmaThreads = 128;  // four warps
 inline constexpr int kMmaWarpPixels = 64;  // of a warp's tile
-inline constexpr int kMmaRowBytes = 64;  // of one pixel's channels in shared memory: one chunk
-// From one pixel to the next: an odd number of 16-byte pieces, so eight neighbours lie in eight groups of banks.
-inline constexpr int kMmaRowPitch = kMmaRowBytes + 16;
-inline constexpr int kMmaStages = 3;  // weights of as many stages (taps of a chunk) are in shared memory or on the way
+inline constexpr int kMmaSliceBytes =
+    64;  // of a pixel's channels: what a warp multiplies between two looks at its loop
+// From one pixel of a halo to the next: an odd number of 16-byte pieces, so eight neighbours lie in eight groups of
+// banks.
+constexpr int mma_row_pitch(int row_bytes) { return row_bytes + 16; }
+inline constexpr int kMmaStages = 3;  // weights of as many turns are in shared memory or on the way
+inline constexpr int kMmaPassRows = 32;  // pixels of a halo that a block's threads copy at once
+inline constexpr int kMmaTablePasses = 4;  // whose places lie together for a thread
 inline constexpr int kMmaMaxKernel = 128;  // taps along one axis
 inline constexpr int kMmaMaxStride = 64;
 inline constexpr int kMmaPlaceBytes = 16;  // of a pixel's entry in a table of places
+inline constexpr int kMmaOffsetBytes = 4;  // of a pixel's entry in the table of a halo
+inline constexpr int kMmaMostTablePlanes = 16;  // of a halo's table; more are entered one after the other
 // Words from one channel to the next of the 8 that a warp stages on their way to a result with adjacent columns, of
 // `together` phases: four or eight lanes' columns further in banks.
 constexpr int mma_staging_pitch(int element_bytes, int together) {
   return kMmaWarpPixels * together * element_bytes / 4 * 9 / 8;
 }
 
-// Blocks of a multiprocessor that registers must suffice for; rows: MmaTile::rows.
-constexpr int mma_blocks(int rows, int element_bytes) { return rows == 4 || element_bytes == 4 ? 2 : 3; }
+// Blocks of a multiprocessor that registers must suffice for; rows: MmaTile::rows; split: 3xTF32.
+constexpr int mma_blocks(int rows, bool split) { return rows == 4 || split ? 2 : 3; }
 
 // Four warps: warps_m along the result channels, the others along the pixels; a warp has 16 * rows channels (an
 // instance of the kernel) and 64 pixels.
@@ -32,7 +38,7 @@ struct MmaTile {
   constexpr int channels() const { return 16 * rows * warps_m; }
   constexpr int pixels() const { return kMmaWarpPixels * (kMmaThreads / 32 / warps_m); }
 };
-inline constexpr MmaTile kMmaTiles[] = {{4, 1}, {4, 2}, {2, 1}, {2, 2}};
+inline constexpr MmaTile kMmaTiles[] = {{4, 1}, {4, 2}, {4, 4}, {2, 1}, {2, 2}};
 
 // Pixels along each axis.
 struct MmaExtent {
@@ -51,10 +57,14 @@ struct MmaConvPlan {
   int phases_h = 1, phases_w = 1;
   int planes_h = 1, planes_w = 1;
   int slots_h = 1, slots_w = 1;  // taps of the fullest phase along each axis, over all planes
-  int chunks = 1;  // of source channels
+  int row_bytes = kMmaSliceBytes;  // of one pixel's channels in shared memory, one or two slices: one chunk
+  int slices = 1, chunks = 1;  // of source channels
   int m_tiles = 1;
   int halos_ahead = 1;  // halos on the way while one is in use
-  int halo_bytes = 0;  // of one
+  bool keep = false;  // a tile's halos, all of them, stay for all of its phases
+  int halo_slots = 2;
+  int halo_bytes = 0;  // of one, whole passes
+  int table_planes = 1;  // in the table at once: all, or one
   int together = 1;  // phases along the width whose results are stored together: 1, or all 2
   int staged_bytes = 0;  // of a warp's results on their way
   // Byte offsets; kept_at: of results that wait for their phase's neighbours.

@@ -15,22 +15,28 @@ namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 8;  // a group, on either side; fewer leave most of a tile empty
-constexpr int kMostHalosAhead = kMmaStages - 1;
+constexpr int kMostHalosAhead = 2;
+constexpr int64_t kMostReach = INT32_MAX;  // bytes from a halo's first pixel to its last
 constexpr int64_t kMostPadding = 2;
 constexpr int kReservedShared = 1024;  // of a block, for the system
 
-// Cycles of a multiprocessor, estimated from the instructions and scaled to timings on an H200
+// Cycles of a multiprocessor, fitted to 970 timings of all tiles of 26 layers on an H200, in bfloat16 and TF32
 // (docs/performance_notes.md).
-constexpr double kShareOfPeak[2] = {0.82, 0.67};  // of the tensor cores' rate, within a stage; of three TF32 products
+constexpr double kShareOfPeak[2] = {0.91, 0.67};  // of the tensor cores' rate, within a turn; of three TF32 products
 constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
-constexpr double kStageCost = 57;  // of a stage besides: the barrier, the weights
-constexpr double kBlockCost = 2500;
+// Times as much for products where a warp has two rows of 16 channels, for pixels are loaded more often: of 16 bits, of
+// TF32, of three TF32 products (not fitted); where a block has 256 channels, for weights are.
+constexpr double kTwoRows[3] = {1.35, 1.55, 1.2}, kManyChannels = 1.18;
+constexpr double kTurnCost = 30;  // of a turn besides: the barrier, the weights, the walk over taps
+constexpr double kHaloCost = 100;  // of a halo: the walk over halos
+constexpr double kItemCost = 700, kBlockCost = 500;
 constexpr int kMostItems = 32;  // of a block
 constexpr int kMostRounds = 8;  // whose number of blocks is chosen exactly
 constexpr int kLeastWidth = 4;  // of a tile that could be wider
-constexpr double kFirstItem = 0.4;  // of an item's time: what a block's beginning costs
-constexpr double kRowCost[3] = {3.1, 6.0, 28.0};  // of a pixel of a halo: 16 bytes at once; float32; registers
-constexpr double kAloneShare = 0.6;  // of what two blocks get from a multiprocessor, one block gets
+constexpr double kFirstItem = 0.2;  // of an item's time: what a block's beginning costs
+constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a slice of a halo's pixel: 16 bytes at once; float32; registers
+// Of what two blocks get from a multiprocessor, what one gets, and three.
+constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;
 constexpr double kTogetherCost = 0.055;  // of a byte of the result whose phases are stored together
 // Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
 constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
@@ -67,7 +73,7 @@ class Candidates {
   // Whether the tile suits the number of result channels; others leave half of it empty, or bring halos too often.
   bool suits(const MmaTile& tile) const {
     const int64_t channels = c_.result_channels;
-    return tile.channels() == 32 ? channels <= 32 : tile.channels() == 64 ? channels > 32 : channels > 64;
+    return tile.channels() == 32 ? channels <= 32 : channels > tile.channels() / 2;
   }
 
   // The best of the shapes that the tile's pixels can take. Nothing if none fits.
@@ -82,12 +88,16 @@ class Candidates {
       for (const int w : {static_cast<int>(round_up(even, 8)), even}) {
         if (w == last || w > most) continue;
         last = w;
-        const std::optional<MmaConvPlan> p = with_width(tile, w, repack, together);
-        if (!p) continue;
-        const double ms = estimate_ms(*p);
-        if (best && ms >= best_ms) continue;
-        best = p;
-        best_ms = ms;
+        for (const int row_bytes : {2 * kMmaSliceBytes, kMmaSliceBytes}) {
+          for (const bool keep : {false, true}) {
+            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, together);
+            if (!p) continue;
+            const double ms = estimate_ms(*p);
+            if (best && ms >= best_ms) continue;
+            best = p;
+            best_ms = ms;
+          }
+        }
       }
     }
     if (!best) return std::nullopt;
@@ -96,7 +106,8 @@ class Candidates {
   }
 
  private:
-  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, bool repack, int together) const {
+  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, int row_bytes, bool keep, bool repack,
+                                        int together) const {
     MmaConvPlan p;
     p.tile = tile;
     p.together = together;
@@ -109,7 +120,10 @@ class Candidates {
     p.planes_w = w_.planes();
     p.slots_h = std::max(1, span_h_.most_of_phase);
     p.slots_w = std::max(1, span_w_.most_of_phase);
-    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaRowBytes));
+    p.row_bytes = row_bytes;
+    p.slices = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaSliceBytes));
+    p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, row_bytes));
+    if (p.slices < row_bytes / kMmaSliceBytes) return std::nullopt;  // half of each row empty
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
     // As few tiles as the extents allow, of equal size.
     p.repack = repack;
@@ -124,22 +138,38 @@ class Candidates {
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
     p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
                static_cast<int>(ceil_div(w_.phase_size(0), width))};
-    const int64_t rows = static_cast<int64_t>(p.halo.n) * p.halo.h * p.halo.w;
-    if (rows > device_.shared_bytes_per_block / kMmaRowPitch) return std::nullopt;
-    // A halo that is asked for at its predecessor's first stage must be there in time, however few taps there are.
-    const int taps = std::max(1, span_h_.least * span_w_.least);
-    p.halos_ahead = std::min<int>(kMostHalosAhead, static_cast<int>(ceil_div(kMmaStages - 1, taps)));
-    p.halo_bytes = static_cast<int>(rows * kMmaRowPitch);
+    const int64_t rows = static_cast<int64_t>(p.halo.n) * p.halo.h * p.halo.w, pitch = mma_row_pitch(row_bytes);
+    if (rows > device_.shared_bytes_per_block / pitch) return std::nullopt;
+    const Tensor4 source = repack ? repacked_source(problem_) : c_.source;
+    if ((p.halo.n * source.stride[0] + p.halo.h * h_.source_step() * source.stride[2] +
+         p.halo.w * w_.source_step() * source.stride[3]) *
+            element_ >
+        kMostReach) {
+      return std::nullopt;
+    }
+    const int of_chunk = row_bytes / kMmaSliceBytes, fewest_slices = p.slices % of_chunk == 0 ? of_chunk : 1;
+    const int turns = std::max(1, span_h_.least * span_w_.least) * fewest_slices;  // of the halo with fewest
+    p.keep = keep;
+    const int halos = p.chunks * p.planes_h * p.planes_w;
+    if (keep && (p.phases_h * p.phases_w == 1 || halos > kMostHalosAhead)) return std::nullopt;
+    // A halo that is asked for at its predecessor's first turn must be there in time, however few turns there are.
+    p.halos_ahead = keep ? halos : static_cast<int>(ceil_div(kMmaStages - 1, turns));
+    if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
+    p.halo_slots = p.halos_ahead + (keep ? halos : 1);
+    p.halo_bytes = static_cast<int>(round_up(rows, kMmaPassRows) * pitch);
     p.staged_bytes = c_.result.stride[1] == 1 ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
-    p.weights_at = static_cast<int>(round_up((p.halos_ahead + 1) * p.halo_bytes, 128));
-    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaRowBytes;
+    p.weights_at = static_cast<int>(round_up(p.halo_slots * p.halo_bytes, 128));
+    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaSliceBytes;
     p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
-    p.places_at = p.table_at + static_cast<int>(rows) * kMmaPlaceBytes;
+    const int planes = p.planes_h * p.planes_w;
+    p.table_planes = planes <= kMmaMostTablePlanes ? planes : 1;
+    p.places_at = p.table_at +
+                  p.table_planes * kMmaOffsetBytes * static_cast<int>(round_up(rows, kMmaPassRows * kMmaTablePasses));
     p.kept_at = p.places_at + tile.pixels() * kMmaPlaceBytes;
     p.shared_bytes = p.kept_at + (together - 1) * tile.channels() * tile.pixels() * element_;
     if (p.shared_bytes > device_.shared_bytes_per_block) return std::nullopt;
-    p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.chunks) *
-                     p.slots_h * p.slots_w * tile.channels() * kMmaRowBytes;
+    p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.slices) *
+                     p.slots_h * p.slots_w * tile.channels() * kMmaSliceBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
@@ -151,7 +181,7 @@ class Candidates {
 
   // Blocks of a multiprocessor.
   int resident(const MmaConvPlan& p) const {
-    const int by_registers = mma_blocks(p.tile.rows, element_);
+    const int by_registers = mma_blocks(p.tile.rows, p.split);
     return std::max(1,
                     std::min<int>(by_registers, device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared)));
   }
@@ -196,17 +226,21 @@ class Candidates {
     const bool is_float = element_ == 4;
     // Of one block, on average.
     const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
-    const double stages = taps * p.chunks;
+    const double turns = taps * p.slices;
     const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak[p.split] / (p.split ? 3 : 1);
-    const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * 2.0 * p.tile.channels() * p.tile.pixels() *
-                            (kMmaRowBytes / 2) / rate;
-    const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * std::min(1.0, taps) * p.chunks *
-                        p.planes_h * p.planes_w;
+    const double few_rows = p.tile.rows == 2 ? kTwoRows[p.split ? 2 : is_float ? 1 : 0] : 1;
+    const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * few_rows * (p.tile.warps_m == 4 ? kManyChannels : 1) *
+                            2.0 * p.tile.channels() * p.tile.pixels() * (kMmaSliceBytes / 2) / rate;
+    const double of_phases = p.keep ? 1.0 / (p.phases_h * p.phases_w) : std::min(1.0, taps);  // that bring halos
+    const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.slices * p.planes_h *
+                        p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
     const double together = p.together > 1 ? kTogetherCost * p.tile.channels() * p.tile.pixels() * element_ : 0;
-    const double work = stages * (products + kStageCost) + rows * row_cost + together;
+    const double halos = of_phases * p.chunks * p.planes_h * p.planes_w;
+    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + together + kItemCost;
     const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
-    const double share = rounds < 2 || resident(p) < 2 ? kAloneShare : 1;
+    const double blocks = std::min<double>(rounds, resident(p));  // at once
+    const double share = blocks < 2 ? kOneBlock : blocks < 3 ? 1 : kThreeBlocks;
     const double results = result_traffic(p) / device_.bandwidth;
     const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
@@ -256,6 +290,7 @@ std::string describe(const MmaConvPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.channels() << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, "
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
+       << (plan.row_bytes > kMmaSliceBytes ? ", rows of 128 bytes" : "") << (plan.keep ? ", halos kept" : "")
        << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.split ? ", three TF32 products" : "");
   return text.str();

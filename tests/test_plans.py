@@ -1074,7 +1074,10 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.slice == one["n"] or plan.repack
     channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
     assert torch.Size(plan.pixels).numel() <= pixels
-    assert plan.chunks == -(-source * size // 64)
+    assert plan.row_bytes in (64, 128)
+    assert plan.slices == -(-source * size // 64)
+    assert plan.chunks == -(-source * size // plan.row_bytes)
+    assert plan.slices >= plan.row_bytes // 64  # else half of each row is empty
     assert plan.m_tiles == -(-(result[1] // one["g"]) // channels)
     phases = [min(s, extent) for s, extent in zip(step, result[2:], strict=True)]
     assert plan.items == torch.Size(plan.tiles).numel() * phases[0] * phases[1]
@@ -1082,12 +1085,22 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.blocks == plan.runs * plan.m_tiles * one["g"]
     halo = torch.Size(plan.halo).numel()
     assert all(a >= b for a, b in zip(plan.halo, plan.pixels, strict=True))
-    assert halo * 80 <= plan.halo_bytes
-    assert (plan.halos_ahead + 1) * plan.halo_bytes <= plan.weights_at
+    assert -(-halo // 32) * 32 * (plan.row_bytes + 16) <= plan.halo_bytes  # threads bring 32 pixels at once
+    assert plan.table_planes == 1 if direction == "forward" else plan.table_planes <= 16
+    of_chunk = plan.row_bytes // 64
+    turns = _fewest_taps(one, direction) * (of_chunk if plan.slices % of_chunk == 0 else 1)
+    assert plan.halos_ahead * turns >= core.MMA_STAGES - 1  # asked for at its predecessor's first turn, in time
+    if plan.keep:
+        assert direction == "forward"  # the result has phases, the source one plane
+        assert plan.halos_ahead == plan.chunks <= 2
+        assert plan.halo_slots == 2 * plan.halos_ahead
+    else:
+        assert plan.halo_slots == plan.halos_ahead + 1
+    assert plan.halo_slots * plan.halo_bytes <= plan.weights_at
     assert plan.weights_at + core.MMA_STAGES * channels * 64 <= plan.staging_at
     assert plan.staging_at + 4 * plan.staged_bytes <= plan.table_at
     assert plan.table_at % 16 == 0
-    assert plan.table_at + 16 * halo <= plan.places_at
+    assert plan.table_at + 4 * plan.table_planes * -(-halo // 128) * 128 <= plan.places_at
     assert plan.places_at + 16 * pixels <= plan.kept_at
     assert plan.kept_at + (plan.together - 1) * channels * pixels * size <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.kept_at % 16 == plan.staging_at % 16 == plan.staged_bytes % 16 == 0
@@ -1095,7 +1108,6 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.together in (1, phases[1])
     assert plan.together < 3
     assert plan.items_per_block % plan.together == 0  # what waits for its neighbours waits in its own block
-    assert _fewest_taps(one, direction) * plan.halos_ahead >= core.MMA_STAGES - 1
     assert plan.packed_bytes % (channels * 64) == 0
 
 

@@ -31,6 +31,25 @@ __device__ __forceinline__ void copy_4(uint32_t to, const void* from, int bytes)
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// The same without a branch, if wanted.
+__device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void* from, int bytes) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16, %3;\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void* from) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(to), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void copy_4_if(bool wanted, uint32_t to, const void* from, int bytes) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.ca.shared.global [%1], [%2], 4, %3;\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending groups of this thread are on the way.
 template <int kPending>
@@ -114,8 +133,20 @@ __device__ __forceinline__ void multiply_add<float>(float (&sum)[4], uint4 a, ui
 
 __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
   uint32_t rounded;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));  // one instruction
+#else
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
+#endif
   return rounded;
+}
+// The same as an operand of tensor cores, which read the upper 19 bits alone.
+__device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
+#if __CUDA_ARCH__ >= 900
+  return round_to_tf32(value);
+#else
+  return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
+#endif
 }
 // What that leaves, of either sign: so what products of two such parts leave out cancels.
 __device__ __forceinline__ uint32_t rest_of_tf32(uint32_t value) {

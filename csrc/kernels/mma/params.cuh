@@ -30,14 +30,14 @@ struct ConvParams {
   AxisGeometry axis[2];
   TapRows taps[2][kMmaMaxStride];  // [axis][phase * planes + plane]
   int totals[2][kMmaMaxStride];  // [axis][phase]: taps of all planes
-  Divisor halo_w, halo_h, halo_rows, pixels_w, pixels_h;
+  Divisor halo_w, halo_h, halo_rows, planes_w, pixels_w, pixels_h;
   Divisor m_tiles, runs, phases, phases_w, tiles_w, tiles_h;
   MmaConvPlan plan;
 };
 
-// Elements of a chunk of channels, and of 16 bytes.
+// Elements of a slice of channels, and of 16 bytes.
 template <class T>
-inline constexpr int kChunk = kMmaRowBytes / static_cast<int>(sizeof(T));
+inline constexpr int kSlice = kMmaSliceBytes / static_cast<int>(sizeof(T));
 template <class T>
 inline constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
 

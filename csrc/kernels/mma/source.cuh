@@ -1,18 +1,14 @@
 // How the source comes into shared memory: the halo of a tile, one chunk of channels of one plane, a row of
-// kMmaRowPitch bytes for each pixel, zeros outside the image and past the last channel.
+// mma_row_pitch bytes for each pixel, zeros outside the image and past the last channel.
+//
+// Where each pixel of a halo lies is found once for a tile: a table of offsets, negative where the image has no such
+// pixel. A block's threads bring kMmaPassRows pixels at a time, and those that a thread brings in some passes lie
+// together in the table.
 #pragma once
 
 #include "params.cuh"
 
 namespace deconv::mma {
-
-// Where a pixel of the halo lies in the source, in plane (0, 0): bytes from the group's first channel, and its place in
-// the image, which is outside in every plane if the pixel is. Of grad_weight (weight_source.cuh): a pixel of a step,
-// elements and rows and columns from the step's first.
-struct alignas(kMmaPlaceBytes) Place {
-  int64_t offset;
-  int h, w;
-};
 
 struct Plane {
   int h = 0, w = 0;
@@ -21,85 +17,91 @@ struct Plane {
 template <class T, bool kVector>
 class Source {
  public:
-  __device__ __forceinline__ Source(const ConvParams<T>& params, const Work& work, Place* table)
+  // table: shared memory.
+  __device__ __forceinline__ Source(const ConvParams<T>& params, const Work& work, uint32_t table)
       : p(params), table_(table), channels_(params.source + work.group * params.source_group) {}
 
-  __device__ __forceinline__ void find_places(const Tile& tile) const {
+  // The places of a tile, in `plane` or, if the table takes all planes, in each.
+  __device__ __forceinline__ void enter(const Tile& tile, Plane plane) {
+    const MmaConvPlan& plan = p.plan;
     const int step_h = p.axis[0].source_step(), step_w = p.axis[1].source_step();
-    for (int row = threadIdx.x; row < rows(); row += kMmaThreads) {
-      const int line = p.halo_w.quotient(row), image = p.halo_h.quotient(line);
-      const int n = tile.n + image;
-      const int h = (tile.h + p.plan.origin_h + line - image * p.plan.halo.h) * step_h;
-      const int w = (tile.w + p.plan.origin_w + row - line * p.plan.halo.w) * step_w;
-      const int64_t offset = n * p.source_n + h * p.source_h + w * p.source_w;
-      table_[row] = {offset * static_cast<int64_t>(sizeof(T)), n < p.batch ? h : -p.axis[0].source_size, w};
+    const int first_h = (tile.h + plan.origin_h) * step_h, first_w = (tile.w + plan.origin_w) * step_w;
+    first_ = reinterpret_cast<const char*>(channels_ + tile.n * p.source_n + first_h * p.source_h +
+                                           first_w * p.source_w);
+    for (int i = 0; i < plan.table_planes; ++i) {
+      if (plan.table_planes > 1) plane.h = p.planes_w.quotient(i), plane.w = i - plane.h * plan.planes_w;
+      for (int row = threadIdx.x; row < table_rows(); row += kMmaThreads) {
+        const int line = p.halo_w.quotient(row), image = p.halo_h.quotient(line);
+        const int h = (line - image * plan.halo.h) * step_h + plane.h,
+                  w = (row - line * plan.halo.w) * step_w + plane.w;
+        const bool exists = row < rows() & tile.n + image < p.batch &
+                            static_cast<unsigned>(first_h + h) < static_cast<unsigned>(p.axis[0].source_size) &
+                            static_cast<unsigned>(first_w + w) < static_cast<unsigned>(p.axis[1].source_size);
+        const int64_t offset = (image * p.source_n + h * p.source_h + w * p.source_w) * static_cast<int>(sizeof(T));
+        store_shared_4(place(row, i), exists ? static_cast<uint32_t>(offset) : kOutside);
+      }
     }
   }
 
-  // 16 bytes at once, 4 bytes of float32, or (16-bit) through registers. The shares of threads in asynchronous copies,
-  // or in the part-th of `parts` parts through registers.
+  // By asynchronous copies: 16 bytes of adjacent channels at once, or 4 bytes of float32.
   static constexpr bool kCopies = kVector || sizeof(T) == 4;
-
   __device__ __forceinline__ void copy(int chunk, Plane plane, uint32_t halo) const {
-    const T* const of_plane = channels_ + plane.h * p.source_h + plane.w * p.source_w;
-    const int rows = this->rows();
-    if constexpr (kVector) {
-      constexpr int kPieces = kMmaRowBytes / 16;
-      const int first = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
-      const int channel = chunk * kChunk<T> + piece * kPiece<T>;
-      const char* const from = reinterpret_cast<const char*>(of_plane + channel);
-      const Image image = image_of(plane, channel < p.source_channels);
-      constexpr int kStep = kMmaThreads / kPieces, kAhead = 4;
+    const int channel = first_channel(chunk) + own_channel(), channels = p.source_channels - channel;
+    const int pitch = mma_row_pitch(p.plan.row_bytes), pass_bytes = kMmaPassRows * pitch;
+    const int64_t channel_bytes = p.source_c * static_cast<int64_t>(sizeof(T));
+    const char* const from = first_ + channel * channel_bytes;
+    uint32_t to = halo + own_row() * pitch + own_channel() * static_cast<int>(sizeof(T));
+    uint32_t places = place(own_row(), plane_of_table(plane));
+    const bool both = p.plan.row_bytes > kMmaSliceBytes && first_channel(chunk) + kSlice<T> < p.source_channels;
+    const int size = channels > 0 ? 16 : 0, second_size = channels > kSlice<T> ? 16 : 0;
 #pragma unroll 1
-      for (int row = first; row < rows; row += kAhead * kStep) {
-        Place at[kAhead];
+    for (int left = passes(); left > 0; left -= kMmaTablePasses) {
+      const uint4 offsets = load_shared_16(places);
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) at[i] = place(min(row + i * kStep, rows - 1));
-        const uint32_t to = halo + piece * 16 + row * kMmaRowPitch;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (row + i * kStep < rows) {
-            copy_16(to + i * kStep * kMmaRowPitch, from + at[i].offset, image.has(at[i]) ? 16 : 0);
+      for (int i = 0; i < kMmaTablePasses; ++i) {
+        // No branches, and registers of its own for each copy: it holds on to them for long.
+        const uint32_t offset = (&offsets.x)[i], at = to + i * pass_bytes;
+        const char* const pixel = from + offset;
+        const bool wanted = i < left;
+        if constexpr (kVector) {
+          copy_16_if(wanted, at, pixel, offset != kOutside ? size : 0);
+          copy_16_if(wanted & both, at + kMmaSliceBytes, pixel + kMmaSliceBytes, offset != kOutside ? second_size : 0);
+        } else {
+          const int exist = offset != kOutside ? channels : 0;
+          copy_words(wanted, at, pixel, 4 * channel_bytes, exist);
+          if (both) {
+            copy_words(wanted, at + kMmaSliceBytes, pixel + kSlice<T> * channel_bytes, 4 * channel_bytes,
+                       exist - kSlice<T>);
           }
         }
       }
-    } else {
-      // Eight pixels and four channels a warp: whole sectors of columns, and all banks.
-      constexpr int kRounds = kChunk<T> / 4;
-      const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 8 + lane % 8;
-      const int channel = chunk * kChunk<T> + lane / 8, channels = p.source_channels - channel;
-      const char* const from = reinterpret_cast<const char*>(of_plane + channel * p.source_c);
-      const int64_t step = 4 * p.source_c * static_cast<int64_t>(sizeof(T));
-      const Image image = image_of(plane, true);
-      uint32_t to = halo + lane / 8 * 4 + first * kMmaRowPitch;
-#pragma unroll 2
-      for (int row = first; row < rows; row += kMmaThreads / 4, to += kMmaThreads / 4 * kMmaRowPitch) {
-        const Place at = place(row);
-        const int exist = image.has(at) ? channels : 0;
-#pragma unroll
-        for (int i = 0; i < kRounds; ++i) copy_4(to + 16 * i, from + at.offset + i * step, 4 * i < exist ? 4 : 0);
-      }
+      to += kMmaTablePasses * pass_bytes;
+      places += kTableStep;
     }
   }
 
-  // Units of 16 bytes through registers, neighbouring threads on neighbouring pixels: loads now, stores later.
-  static constexpr uint32_t kNowhere = ~0u;
+  // Or (16-bit) through registers, loads now and stores later: a unit is 16 bytes of a pixel. A warp takes one piece of
+  // each slice, of kMmaPassRows neighbouring pixels at once.
   struct Unit {
     T value[kPiece<T>];
     uint32_t to;  // kNowhere: none
   };
-  __device__ __forceinline__ int units() const { return rows() * (kMmaRowBytes / 16); }
-  __device__ __forceinline__ Unit load(int index, int chunk, Plane plane, uint32_t halo) const {
+  __device__ __forceinline__ int units(int slices) const { return passes() * slices; }  // of each thread
+  __device__ __forceinline__ Unit load(int index, int end, int slices, int chunk, Plane plane, uint32_t halo) const {
+    static_assert(kMmaPassRows == 32 && kMmaThreads / 32 * 16 == kMmaSliceBytes, "a pass of a slice for each thread");
+    const int slice = slices > 1 ? index & 1 : 0, pass = slices > 1 ? index >> 1 : index;
+    const int row = pass * kMmaPassRows + threadIdx.x % 32, piece = threadIdx.x / 32;
+    const int channel = first_channel(chunk) + slice * kSlice<T> + piece * kPiece<T>;
+    const uint32_t offset = index < end ? load_shared_4(place(row, plane_of_table(plane))) : kOutside;
+    const int channels = offset != kOutside ? p.source_channels - channel : 0;
+    const T* from = reinterpret_cast<const T*>(first_ + offset) + channel * p.source_c;
     Unit unit;
-    const int piece = p.halo_rows.quotient(index), row = index - piece * rows();
-    unit.to = index < units() ? halo + row * kMmaRowPitch + piece * 16 : kNowhere;
-    const Place at = place(unit.to != kNowhere ? row : 0);
-    const int channel = chunk * kChunk<T> + piece * kPiece<T>;
-    const int channels = image_of(plane, unit.to != kNowhere).has(at) ? p.source_channels - channel : 0;
-    const T* from = channels_ + plane.h * p.source_h + plane.w * p.source_w + channel * p.source_c +
-                    at.offset / static_cast<int64_t>(sizeof(T));
+    unit.to = index < end ? halo + row * mma_row_pitch(p.plan.row_bytes) + slice * kMmaSliceBytes + piece * 16
+                          : kNowhere;
 #pragma unroll
-    for (int i = 0; i < kPiece<T>; ++i, from += p.source_c) unit.value[i] = i < channels ? *from : narrow<T>(0.0f);
+    for (int i = 0; i < kPiece<T>; ++i, from += p.source_c) {
+      unit.value[i] = i < channels ? *from : narrow<T>(0.0f);
+    }
     return unit;
   }
   __device__ __forceinline__ static void store(const Unit& unit) {
@@ -110,27 +112,46 @@ class Source {
   }
 
  private:
+  static constexpr uint32_t kOutside = ~0u, kNowhere = ~0u;
+  static constexpr int kTableRows = kMmaPassRows * kMmaTablePasses;  // entries that a warp's loads take together
+  static constexpr int kTableStep = kTableRows * kMmaOffsetBytes;
+
   __device__ __forceinline__ int rows() const { return static_cast<int>(p.halo_rows.divisor); }
-  __device__ __forceinline__ Place place(int row) const {
-    const uint4 bits = *reinterpret_cast<const uint4*>(table_ + row);  // one load
-    return reinterpret_cast<const Place&>(bits);
+  __device__ __forceinline__ int passes() const { return (rows() + kMmaPassRows - 1) / kMmaPassRows; }
+  __device__ __forceinline__ int table_rows() const { return (rows() + kTableRows - 1) / kTableRows * kTableRows; }
+  // A pixel's entry; of a thread's passes side by side.
+  __device__ __forceinline__ uint32_t place(int row, int plane) const {
+    const int pass = row / kMmaPassRows;
+    return table_ + plane * table_rows() * kMmaOffsetBytes + row / kTableRows * kTableStep +
+           (row % kMmaPassRows * kMmaTablePasses + pass % kMmaTablePasses) * kMmaOffsetBytes;
   }
-  // The pixels of one plane that exist; none if not wanted.
-  struct Image {
-    int plane_h, plane_w;
-    unsigned height, width;
-    __device__ __forceinline__ bool has(const Place& at) const {
-      return static_cast<unsigned>(at.h + plane_h) < height & static_cast<unsigned>(at.w + plane_w) < width;
-    }
-  };
-  __device__ __forceinline__ Image image_of(Plane plane, bool wanted) const {
-    return {plane.h, plane.w, wanted ? static_cast<unsigned>(p.axis[0].source_size) : 0u,
-            static_cast<unsigned>(p.axis[1].source_size)};
+  __device__ __forceinline__ int plane_of_table(Plane plane) const {
+    return p.plan.table_planes > 1 ? plane.h * p.plan.planes_w + plane.w : 0;
+  }
+  __device__ __forceinline__ int first_channel(int chunk) const {
+    return chunk * (p.plan.row_bytes / static_cast<int>(sizeof(T)));
+  }
+
+  // Which pixel of a pass this thread copies, and which channels of a slice: 16 bytes, four threads a pixel, eight
+  // threads pixels that lie half of the banks apart; or every fourth channel, a warp eight pixels and four channels at
+  // once: whole sectors of columns, and all banks.
+  __device__ __forceinline__ static int own_row() {
+    const int lane = threadIdx.x % 32;
+    return threadIdx.x / 32 * 8 + (kVector ? lane / 4 % 2 * 4 + lane / 8 : lane % 8);
+  }
+  __device__ __forceinline__ static int own_channel() {
+    return kVector ? threadIdx.x % 4 * kPiece<T> : threadIdx.x % 32 / 8;
+  }
+  __device__ __forceinline__ static void copy_words(bool wanted, uint32_t to, const char* from, int64_t step,
+                                                    int exist) {
+#pragma unroll
+    for (int i = 0; i < kSlice<T>; i += 4, from += step) copy_4_if(wanted, to + 4 * i, from, i < exist ? 4 : 0);
   }
 
   const ConvParams<T>& p;
-  Place* table_;
+  uint32_t table_;
   const T* channels_;  // of the group
+  const char* first_ = nullptr;  // of the halo, in plane (0, 0), whether it exists or not
 };
 
 }  // namespace deconv::mma

@@ -3,9 +3,15 @@
 // channel.
 #pragma once
 
-#include "source.cuh"
+#include "params.cuh"
 
 namespace deconv::mma {
+
+// A pixel of a step: elements and rows and columns from the step's first.
+struct alignas(kMmaPlaceBytes) Place {
+  int64_t offset;
+  int h, w;
+};
 
 template <class T>
 struct WeightOperand {
