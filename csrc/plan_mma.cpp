@@ -141,12 +141,10 @@ class Candidates {
     const int64_t rows = static_cast<int64_t>(p.halo.n) * p.halo.h * p.halo.w, pitch = mma_row_pitch(row_bytes);
     if (rows > device_.shared_bytes_per_block / pitch) return std::nullopt;
     const Tensor4 source = repack ? repacked_source(problem_) : c_.source;
-    if ((p.halo.n * source.stride[0] + p.halo.h * h_.source_step() * source.stride[2] +
-         p.halo.w * w_.source_step() * source.stride[3]) *
-            element_ >
-        kMostReach) {
-      return std::nullopt;
-    }
+    const int64_t reach = (p.halo.n - 1) * source.stride[0] +
+                          (int64_t{p.halo.h} * h_.source_step() - 1) * source.stride[2] +
+                          (int64_t{p.halo.w} * w_.source_step() - 1) * source.stride[3];
+    if (reach * element_ > kMostReach) return std::nullopt;
     const int of_chunk = row_bytes / kMmaSliceBytes, fewest_slices = p.slices % of_chunk == 0 ? of_chunk : 1;
     const int turns = std::max(1, span_h_.least * span_w_.least) * fewest_slices;  // of the halo with fewest
     p.keep = keep;
@@ -328,7 +326,8 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
   }
   if (!best && considered) {
     considered->push_back(
-        {"mma family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
+        {"mma family", 0,
+         "no tile fits: its halo in shared memory and 2 GiB of the source, its packed weights in their bound"});
   }
   return best;
 }

@@ -483,6 +483,18 @@ for ci, co, n, size, k, s, p, op, d in [
             reached = F.conv_transpose2d((~x.isfinite()).double(), torch.ones_like(weight).double(), None, *rest) > 0
             assert torch.equal(~run().isfinite(), reached), (kind, text)
 assert min(plans.values()) >= 4, plans
+# Groups, and a source that begins off 16 bytes: copies of 4 bytes, or through registers, where 16 were planned.
+torch.backends.cudnn.allow_tf32 = False
+for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, 6e-3)):
+    for channels_last in (False, True):
+        elements = torch.randn(2 * 144 * 21 * 30 + 1, device="cuda", dtype=dtype)[1:]
+        x = elements.view(2, 21, 30, 144).permute(0, 3, 1, 2) if channels_last else elements.view(2, 144, 21, 30)
+        weight = torch.randn(144, 40, 4, 4, device="cuda", dtype=dtype)
+        rest = (2, 1, 0, 2)
+        assert "plan: mma" in deconv_ext.explain(x, weight, None, *rest)
+        result = torch.ops.deconv.conv_transpose2d(x, weight, None, *rest)
+        expected = F.conv_transpose2d(x.double(), weight.double(), None, *rest)
+        assert (result.double() - expected).norm() < most * expected.norm(), (dtype, channels_last)
 """
 
 

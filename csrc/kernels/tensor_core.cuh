@@ -140,14 +140,6 @@ __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
 #endif
   return rounded;
 }
-// The same as an operand of tensor cores, which read the upper 19 bits alone.
-__device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
-#if __CUDA_ARCH__ >= 900
-  return round_to_tf32(value);
-#else
-  return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
-#endif
-}
 // What that leaves, of either sign: so what products of two such parts leave out cancels.
 __device__ __forceinline__ uint32_t rest_of_tf32(uint32_t value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(round_to_tf32(value)));

@@ -13,6 +13,11 @@ __device__ __forceinline__ uint4 round_to_tf32(uint4 values) {
 }
 __device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
 
+// The same as an operand of tensor cores, which read the upper 19 bits alone.
+__device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
+  return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
+}
+
 // What the tensor cores cut off of a value, rounded to TF32; NaN if the value is Inf or NaN.
 __device__ __forceinline__ uint32_t low_part(uint32_t value) {
   return deconv::round_to_tf32(__float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u)));

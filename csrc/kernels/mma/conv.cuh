@@ -203,6 +203,7 @@ class ConvBlock {
 
   __device__ __forceinline__ void start() {
     find_result_places(p, shared_ + plan.places_at);
+    __syncthreads();  // a block without halos meets nowhere else
     ahead_.at.item = weights_.next_item = work_.first_item;
     find_next_weights();
     weights_.from = weights_.next;
@@ -211,7 +212,7 @@ class ConvBlock {
     ahead_.more = find_item(ahead_.at) > 0;
     if (ahead_.more) find_halo();
     for (int i = 0; i < plan.halos_ahead && ahead_.more; ++i) {
-      __syncthreads();
+      if (i > 0) __syncthreads();
       enter_tile();
       if constexpr (kCopies) {
         source_.copy(ahead_.chunk, ahead_.plane, halo(ahead_.slot));
@@ -366,7 +367,7 @@ class ConvBlock {
     } else {
       if constexpr (sizeof(T) == 4) {
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) b[j][0] = operand_tf32(b[j][0]), b[j][1] = operand_tf32(b[j][1]);
+        for (int j = 0; j < kColumns; ++j) b[j][0] = round_to_tf32(b[j][0]), b[j][1] = round_to_tf32(b[j][1]);
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {

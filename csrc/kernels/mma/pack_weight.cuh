@@ -1,7 +1,7 @@
 // The weights as the mma kernels consume them: for each group, tile of result channels and phase, one turn of the loop
 // after the other, in order of use: [plane][chunk][tap row][tap column][slice of the chunk]. A turn has, for each 16
 // result channels and each of its two steps of 32 bytes of channels, the 16 bytes of operand A that each lane holds.
-// Turns that phases with fewer taps than others leave at their ends are never read.
+// Turns that phases with fewer taps than others leave at their ends are never used.
 #pragma once
 
 #include "params.cuh"

@@ -112,7 +112,7 @@ class Source {
   }
 
  private:
-  static constexpr uint32_t kOutside = ~0u, kNowhere = ~0u;
+  static constexpr uint32_t kOutside = 1u << 31, kNowhere = ~0u;  // kOutside: aligned as a pixel's offset is
   static constexpr int kTableRows = kMmaPassRows * kMmaTablePasses;  // entries that a warp's loads take together
   static constexpr int kTableStep = kTableRows * kMmaOffsetBytes;
 
