@@ -9,8 +9,7 @@ namespace deconv {
 
 inline constexpr int kMmaThreads = 128;  // four warps
 inline constexpr int kMmaWarpPixels = 64;  // of a warp's tile
-inline constexpr int kMmaSliceBytes =
-    64;  // of a pixel's channels: what a warp multiplies between two looks at its loop
+inline constexpr int kMmaSliceBytes = 64;  // of a pixel's channels: of one turn of the loop
 // From one pixel of a halo to the next: an odd number of 16-byte pieces, so eight neighbours lie in eight groups of
 // banks.
 constexpr int mma_row_pitch(int row_bytes) { return row_bytes + 16; }
@@ -62,7 +61,7 @@ struct MmaConvPlan {
   int m_tiles = 1;
   int halos_ahead = 1;  // halos on the way while one is in use
   bool keep = false;  // a tile's halos, all of them, stay for all of its phases
-  int halo_slots = 2;
+  int halo_slots = 2;  // in use and on the way
   int halo_bytes = 0;  // of one, whole passes
   int table_planes = 1;  // in the table at once: all, or one
   int together = 1;  // phases along the width whose results are stored together: 1, or all 2

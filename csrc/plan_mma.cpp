@@ -15,7 +15,7 @@ namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 8;  // a group, on either side; fewer leave most of a tile empty
-constexpr int kMostHalosAhead = 2;
+constexpr int kMostKept = 2;  // halos of a tile that stay for all phases
 constexpr int64_t kMostReach = INT32_MAX;  // bytes from a halo's first pixel to its last
 constexpr int64_t kMostPadding = 2;
 constexpr int kReservedShared = 1024;  // of a block, for the system
@@ -149,7 +149,7 @@ class Candidates {
     const int turns = std::max(1, span_h_.least * span_w_.least) * fewest_slices;  // of the halo with fewest
     p.keep = keep;
     const int halos = p.chunks * p.planes_h * p.planes_w;
-    if (keep && (p.phases_h * p.phases_w == 1 || halos > kMostHalosAhead)) return std::nullopt;
+    if (keep && (p.phases_h * p.phases_w == 1 || halos > kMostKept)) return std::nullopt;
     // A halo that is asked for at its predecessor's first turn must be there in time, however few turns there are.
     p.halos_ahead = keep ? halos : static_cast<int>(ceil_div(kMmaStages - 1, turns));
     if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
