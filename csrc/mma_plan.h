@@ -9,7 +9,7 @@ namespace deconv {
 
 inline constexpr int kMmaThreads = 128;  // four warps
 inline constexpr int kMmaWarpPixels = 64;  // of a warp's tile
-inline constexpr int kMmaSliceBytes = 64;  // of a pixel's channels: of one turn of the loop
+inline constexpr int kMmaBandBytes = 64;  // of a pixel's channels: of one turn of the loop
 // From one pixel of a halo to the next: an odd number of 16-byte pieces, so eight neighbours lie in eight groups of
 // banks.
 constexpr int mma_row_pitch(int row_bytes) { return row_bytes + 16; }
@@ -56,11 +56,11 @@ struct MmaConvPlan {
   int phases_h = 1, phases_w = 1;
   int planes_h = 1, planes_w = 1;
   int slots_h = 1, slots_w = 1;  // taps of the fullest phase along each axis, over all planes
-  int row_bytes = kMmaSliceBytes;  // of one pixel's channels in shared memory, one or two slices: one chunk
-  int slices = 1, chunks = 1;  // of source channels
+  int row_bytes = kMmaBandBytes;  // of one pixel's channels in shared memory, one or two bands: one chunk
+  int bands = 1, chunks = 1;  // of source channels
   int m_tiles = 1;
   int halos_ahead = 1;  // halos on the way while one is in use
-  bool keep = false;  // a tile's halos, all of them, stay for all of its phases
+  bool keep_halos = false;  // a tile's halos, all of them, stay for all of its phases
   int halo_slots = 2;  // in use and on the way
   int halo_bytes = 0;  // of one, whole passes
   int table_planes = 1;  // in the table at once: all, or one

@@ -156,8 +156,8 @@ std::string describe_launch(const MmaConvPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << kMmaThreads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.halo_slots
-       << (plan.keep ? " halos kept for all phases, of " : " halos of ") << plan.halo.n << 'x' << plan.halo.h << 'x'
-       << plan.halo.w << " pixels of " << plan.row_bytes << " bytes, weights of " << kMmaStages << " turns";
+       << (plan.keep_halos ? " halos kept for all phases, of " : " halos of ") << plan.halo.n << 'x' << plan.halo.h
+       << 'x' << plan.halo.w << " pixels of " << plan.row_bytes << " bytes, weights of " << kMmaStages << " turns";
   return text.str();
 }
 

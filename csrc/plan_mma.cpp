@@ -34,7 +34,7 @@ constexpr int kMostItems = 32;  // of a block
 constexpr int kMostRounds = 8;  // whose number of blocks is chosen exactly
 constexpr int kLeastWidth = 4;  // of a tile that could be wider
 constexpr double kFirstItem = 0.2;  // of an item's time: what a block's beginning costs
-constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a slice of a halo's pixel: 16 bytes at once; float32; registers
+constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
 // Of what two blocks get from a multiprocessor, what one gets, and three.
 constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;
 constexpr double kTogetherCost = 0.055;  // of a byte of the result whose phases are stored together
@@ -88,7 +88,7 @@ class Candidates {
       for (const int w : {static_cast<int>(round_up(even, 8)), even}) {
         if (w == last || w > most) continue;
         last = w;
-        for (const int row_bytes : {2 * kMmaSliceBytes, kMmaSliceBytes}) {
+        for (const int row_bytes : {2 * kMmaBandBytes, kMmaBandBytes}) {
           for (const bool keep : {false, true}) {
             const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, together);
             if (!p) continue;
@@ -121,9 +121,9 @@ class Candidates {
     p.slots_h = std::max(1, span_h_.most_of_phase);
     p.slots_w = std::max(1, span_w_.most_of_phase);
     p.row_bytes = row_bytes;
-    p.slices = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaSliceBytes));
+    p.bands = static_cast<int>(ceil_div(c_.source_channels * element_, kMmaBandBytes));
     p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, row_bytes));
-    if (p.slices < row_bytes / kMmaSliceBytes) return std::nullopt;  // half of each row empty
+    if (p.bands < row_bytes / kMmaBandBytes) return std::nullopt;  // half of each row empty
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
     // As few tiles as the extents allow, of equal size.
     p.repack = repack;
@@ -145,9 +145,9 @@ class Candidates {
                           (int64_t{p.halo.h} * h_.source_step() - 1) * source.stride[2] +
                           (int64_t{p.halo.w} * w_.source_step() - 1) * source.stride[3];
     if (reach * element_ > kMostReach) return std::nullopt;
-    const int of_chunk = row_bytes / kMmaSliceBytes, fewest_slices = p.slices % of_chunk == 0 ? of_chunk : 1;
-    const int turns = std::max(1, span_h_.least * span_w_.least) * fewest_slices;  // of the halo with fewest
-    p.keep = keep;
+    const int of_chunk = row_bytes / kMmaBandBytes, fewest_bands = p.bands % of_chunk == 0 ? of_chunk : 1;
+    const int turns = std::max(1, span_h_.least * span_w_.least) * fewest_bands;  // of the halo with fewest
+    p.keep_halos = keep;
     const int halos = p.chunks * p.planes_h * p.planes_w;
     if (keep && (p.phases_h * p.phases_w == 1 || halos > kMostKept)) return std::nullopt;
     // A halo that is asked for at its predecessor's first turn must be there in time, however few turns there are.
@@ -157,7 +157,7 @@ class Candidates {
     p.halo_bytes = static_cast<int>(round_up(rows, kMmaPassRows) * pitch);
     p.staged_bytes = c_.result.stride[1] == 1 ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
     p.weights_at = static_cast<int>(round_up(p.halo_slots * p.halo_bytes, 128));
-    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaSliceBytes;
+    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaBandBytes;
     p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
     const int planes = p.planes_h * p.planes_w;
     p.table_planes = planes <= kMmaMostTablePlanes ? planes : 1;
@@ -166,8 +166,8 @@ class Candidates {
     p.kept_at = p.places_at + tile.pixels() * kMmaPlaceBytes;
     p.shared_bytes = p.kept_at + (together - 1) * tile.channels() * tile.pixels() * element_;
     if (p.shared_bytes > device_.shared_bytes_per_block) return std::nullopt;
-    p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.slices) *
-                     p.slots_h * p.slots_w * tile.channels() * kMmaSliceBytes;
+    p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.bands) * p.slots_h *
+                     p.slots_w * tile.channels() * kMmaBandBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
@@ -224,13 +224,13 @@ class Candidates {
     const bool is_float = element_ == 4;
     // Of one block, on average.
     const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
-    const double turns = taps * p.slices;
+    const double turns = taps * p.bands;
     const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak[p.split] / (p.split ? 3 : 1);
     const double few_rows = p.tile.rows == 2 ? kTwoRows[p.split ? 2 : is_float ? 1 : 0] : 1;
     const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * few_rows * (p.tile.warps_m == 4 ? kManyChannels : 1) *
-                            2.0 * p.tile.channels() * p.tile.pixels() * (kMmaSliceBytes / 2) / rate;
-    const double of_phases = p.keep ? 1.0 / (p.phases_h * p.phases_w) : std::min(1.0, taps);  // that bring halos
-    const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.slices * p.planes_h *
+                            2.0 * p.tile.channels() * p.tile.pixels() * (kMmaBandBytes / 2) / rate;
+    const double of_phases = p.keep_halos ? 1.0 / (p.phases_h * p.phases_w) : std::min(1.0, taps);  // that bring halos
+    const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.bands * p.planes_h *
                         p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
     const double together = p.together > 1 ? kTogetherCost * p.tile.channels() * p.tile.pixels() * element_ : 0;
@@ -288,7 +288,7 @@ std::string describe(const MmaConvPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.channels() << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, "
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
-       << (plan.row_bytes > kMmaSliceBytes ? ", rows of 128 bytes" : "") << (plan.keep ? ", halos kept" : "")
+       << (plan.row_bytes > kMmaBandBytes ? ", rows of 128 bytes" : "") << (plan.keep_halos ? ", halos kept" : "")
        << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.split ? ", three TF32 products" : "");
   return text.str();

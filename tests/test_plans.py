@@ -1075,9 +1075,9 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
     assert torch.Size(plan.pixels).numel() <= pixels
     assert plan.row_bytes in (64, 128)
-    assert plan.slices == -(-source * size // 64)
+    assert plan.bands == -(-source * size // 64)
     assert plan.chunks == -(-source * size // plan.row_bytes)
-    assert plan.slices >= plan.row_bytes // 64  # else half of each row is empty
+    assert plan.bands >= plan.row_bytes // 64  # else half of each row is empty
     assert plan.m_tiles == -(-(result[1] // one["g"]) // channels)
     phases = [min(s, extent) for s, extent in zip(step, result[2:], strict=True)]
     assert plan.items == torch.Size(plan.tiles).numel() * phases[0] * phases[1]
@@ -1088,9 +1088,9 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert -(-halo // 32) * 32 * (plan.row_bytes + 16) <= plan.halo_bytes  # threads bring 32 pixels at once
     assert plan.table_planes == 1 if direction == "forward" else plan.table_planes <= 16
     of_chunk = plan.row_bytes // 64
-    turns = _fewest_taps(one, direction) * (of_chunk if plan.slices % of_chunk == 0 else 1)
+    turns = _fewest_taps(one, direction) * (of_chunk if plan.bands % of_chunk == 0 else 1)
     assert plan.halos_ahead * turns >= core.MMA_STAGES - 1  # asked for at its predecessor's first turn, in time
-    if plan.keep:
+    if plan.keep_halos:
         assert direction == "forward"  # the result has phases, the source one plane
         assert plan.halos_ahead == plan.chunks <= 2
         assert plan.halo_slots == 2 * plan.halos_ahead

@@ -58,8 +58,8 @@ cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, con
   for (int a = 0; a < 2; ++a) p.axis[a] = geometry(problem, a);
   p.plan = plan;
   constexpr int kThreads = 256;
-  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.slices * (plan.tile.channels() / 16) *
-                         (kMmaSliceBytes / mma::kStepBytes) * 32 * p.axis[0].kernel * p.axis[1].kernel;
+  const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.bands * (plan.tile.channels() / 16) *
+                         (kMmaBandBytes / mma::kStepBytes) * 32 * p.axis[0].kernel * p.axis[1].kernel;
   return launch_kernel(mma::pack_weight_kernel<T, kRounds>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream, p);
 }
 

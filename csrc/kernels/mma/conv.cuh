@@ -4,7 +4,7 @@
 // The weights are operand A, packed in the order of use (pack_weight.cuh); the pixels are operand B. A block computes
 // tiles of result channels and pixels, one phase at a time, with four warps of 16 * kRows channels x 64 pixels. The
 // pixels' halo lies in shared memory, once for all taps of a chunk of channels (source.cuh): a lane names the rows that
-// its fragments come from, so a tap's shift is one addition. A turn of the loop is one tap and slice of channels, two
+// its fragments come from, so a tap's shift is one addition. A turn of the loop is one tap and band of channels, two
 // steps of products; asynchronous copies bring the weights of the next turns and the next halos.
 #pragma once
 
@@ -32,7 +32,7 @@ class ConvBlock {
   static constexpr int kRows = Config::kRows, kColumns = Config::kColumns;
   using SourceOf = Source<T, Config::kVector>;
   static constexpr bool kCopies = SourceOf::kCopies;
-  static constexpr int kSteps = kMmaSliceBytes / kStepBytes;
+  static constexpr int kSteps = kMmaBandBytes / kStepBytes;
   static_assert(kSteps == 2, "the loop multiplies an even step and an odd one");
 
  public:
@@ -42,7 +42,7 @@ class ConvBlock {
         work_(find_work(params)),
         shared_(shared_address(shared)),
         source_(params, work_, shared_ + params.plan.table_at),
-        turn_bytes_(params.plan.tile.channels() * kMmaSliceBytes) {
+        turn_bytes_(params.plan.tile.channels() * kMmaBandBytes) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     row_ = warp % plan.tile.warps_m * kRows;
     pixel_ = warp / plan.tile.warps_m * kMmaWarpPixels;
@@ -70,9 +70,9 @@ class ConvBlock {
         }
       }
       const Phase phase = phase_of(p, item);
-      if (turns_of(phase) > 0) {
+      if (count_turns(phase) > 0) {
         const bool has_halos = item < kept_until_;
-        if (plan.keep) kept_until_ = end_of_tile(item);
+        if (plan.keep_halos) kept_until_ = end_of_tile(item);
         if (has_halos) halo_slot_ = kept_from_;
         accumulate(phase, has_halos);
       }
@@ -89,12 +89,12 @@ class ConvBlock {
   __device__ __forceinline__ TapRows taps_w(const Phase& phase, int plane) const {
     return p.taps[1][phase.w * plan.planes_w + plane];
   }
-  __device__ __forceinline__ int turns_of(const Phase& phase) const {
-    return plan.slices * p.totals[0][phase.h] * p.totals[1][phase.w];
+  __device__ __forceinline__ int count_turns(const Phase& phase) const {
+    return plan.bands * p.totals[0][phase.h] * p.totals[1][phase.w];
   }
-  __device__ __forceinline__ int slices_of(int chunk) const {
-    const int of_chunk = plan.row_bytes / kMmaSliceBytes;
-    return min(of_chunk, plan.slices - chunk * of_chunk);
+  __device__ __forceinline__ int bands_of(int chunk) const {
+    const int of_chunk = plan.row_bytes / kMmaBandBytes;
+    return min(of_chunk, plan.bands - chunk * of_chunk);
   }
 
   // The items in order, those without taps left out.
@@ -106,7 +106,7 @@ class ConvBlock {
     int turns = 0;
     for (; walk.item < work_.end_item && turns == 0; ++walk.item) {
       walk.phase = phase_of(p, walk.item);
-      turns = turns_of(walk.phase);
+      turns = count_turns(walk.phase);
     }
     --walk.item;
     return turns;
@@ -142,7 +142,7 @@ class ConvBlock {
     ahead_.slot = next_slot(ahead_.slot);
     if (++ahead_.chunk < plan.chunks) return;
     ahead_.chunk = 0;
-    if (plan.keep) ahead_.at.item = end_of_tile(ahead_.at.item) - 1;
+    if (plan.keep_halos) ahead_.at.item = end_of_tile(ahead_.at.item) - 1;
     find_halo();
   }
   __device__ __forceinline__ int next_slot(int slot) const { return slot + 1 == plan.halo_slots ? 0 : slot + 1; }
@@ -178,11 +178,11 @@ class ConvBlock {
     const int64_t column = static_cast<int64_t>(work_.group * plan.m_tiles + work_.m_tile) * plan.phases_h *
                                plan.phases_w +
                            phase;
-    weights_.next = p.packed + column * plan.slices * plan.slots_h * plan.slots_w * turn_bytes_ + threadIdx.x * 16;
+    weights_.next = p.packed + column * plan.bands * plan.slots_h * plan.slots_w * turn_bytes_ + threadIdx.x * 16;
   }
   // Into the slot of the turn before the current one, and on to the next turn.
   __device__ __forceinline__ void ask_for_weights() {
-    constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaSliceBytes;
+    constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaBandBytes;
     static_assert(kOfWarp == kBytes || kOfWarp == 2 * kBytes, "one or two pieces for each thread and tile of a warp");
     const uint32_t to = weights_to_ + spare_slot_;
 #pragma unroll
@@ -217,8 +217,8 @@ class ConvBlock {
       if constexpr (kCopies) {
         source_.copy(ahead_.chunk, ahead_.plane, halo(ahead_.slot));
       } else {
-        const int slices = slices_of(ahead_.chunk);
-        load_units(0, source_.units(slices), slices);
+        const int bands = bands_of(ahead_.chunk);
+        load_units(0, source_.units(bands), bands);
       }
       next_halo();
     }
@@ -234,13 +234,13 @@ class ConvBlock {
   // A turn's share of a halo that comes through registers: the first unit is on the way while the tensor cores work.
   struct Share {
     typename SourceOf::Unit first;
-    int rest, end, slices;
+    int rest, end, bands;
   };
 
-  // The turns of one halo in order: taps, and slices of each.
+  // The turns of one halo in order: taps, and bands of each.
   struct TurnWalk {
     int turns, left;  // of the halo: all; from this one on
-    int slices, left_of_tap;
+    int bands, left_of_tap;
     int taps_w, left_w;  // of a line of taps
     uint32_t pixels, next_w, next_h;  // address of the first pixel; bytes to the next tap's, of the next line
   };
@@ -248,8 +248,8 @@ class ConvBlock {
     const TapRows h = taps_h(phase, plane.h), w = taps_w(phase, plane.w);
     const int pitch = mma_row_pitch(plan.row_bytes);
     TurnWalk walk;
-    walk.slices = walk.left_of_tap = slices_of(chunk);
-    walk.turns = walk.left = h.count * w.count * walk.slices;
+    walk.bands = walk.left_of_tap = bands_of(chunk);
+    walk.turns = walk.left = h.count * w.count * walk.bands;
     walk.left_w = walk.taps_w = w.count;
     walk.pixels = halo(halo_slot_) + (h.first * plan.halo.w + w.first) * pitch;
     walk.next_w = w.step * pitch;
@@ -257,11 +257,11 @@ class ConvBlock {
     return walk;
   }
   __device__ __forceinline__ static void next_turn(TurnWalk& walk) {
-    walk.pixels += kMmaSliceBytes;
+    walk.pixels += kMmaBandBytes;
     if (--walk.left_of_tap > 0) return;
-    walk.left_of_tap = walk.slices;
+    walk.left_of_tap = walk.bands;
     const bool ends = --walk.left_w == 0;
-    walk.pixels += (ends ? walk.next_h : walk.next_w) - walk.slices * kMmaSliceBytes;
+    walk.pixels += (ends ? walk.next_h : walk.next_w) - walk.bands * kMmaBandBytes;
     walk.left_w = ends ? walk.taps_w : walk.left_w;
   }
 
@@ -320,7 +320,7 @@ class ConvBlock {
       }
     }
     if (kAhead && !first) multiply(odd);
-    if (plan.keep) kept_from_ = first_slot;
+    if (plan.keep_halos) kept_from_ = first_slot;
   }
 
   // Until the next turn's weights have come, with the halos asked for before them, and the current turn is done with.
@@ -330,20 +330,20 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ Share begin_share(const TurnWalk& turn) const {
-    const int slices = slices_of(ahead_.chunk), all = source_.units(slices);
+    const int bands = bands_of(ahead_.chunk), all = source_.units(bands);
     const int count = (all + turn.turns - 1) / turn.turns, first = (turn.turns - turn.left) * count;
     const int end = min(first + count, all);
-    return {load_unit(first, end, slices), first + 1, end, slices};
+    return {load_unit(first, end, bands), first + 1, end, bands};
   }
   __device__ __forceinline__ void finish_share(const Share& share) const {
     SourceOf::store(share.first);
-    load_units(share.rest, share.end, share.slices);
+    load_units(share.rest, share.end, share.bands);
   }
-  __device__ __forceinline__ void load_units(int first, int end, int slices) const {
-    for (int index = first; index < end; ++index) SourceOf::store(load_unit(index, end, slices));
+  __device__ __forceinline__ void load_units(int first, int end, int bands) const {
+    for (int index = first; index < end; ++index) SourceOf::store(load_unit(index, end, bands));
   }
-  __device__ __forceinline__ typename SourceOf::Unit load_unit(int index, int end, int slices) const {
-    return source_.load(index, end, slices, ahead_.chunk, ahead_.plane, halo(ahead_.slot));
+  __device__ __forceinline__ typename SourceOf::Unit load_unit(int index, int end, int bands) const {
+    return source_.load(index, end, bands, ahead_.chunk, ahead_.plane, halo(ahead_.slot));
   }
 
   __device__ __forceinline__ void load(Operands& operands, uint32_t pixels, int step) const {

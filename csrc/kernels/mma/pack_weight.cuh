@@ -1,5 +1,5 @@
 // The weights as the mma kernels consume them: for each group, tile of result channels and phase, one turn of the loop
-// after the other, in order of use: [plane][chunk][tap row][tap column][slice of the chunk]. A turn has, for each 16
+// after the other, in order of use: [plane][chunk][tap row][tap column][band of the chunk]. A turn has, for each 16
 // result channels and each of its two steps of 32 bytes of channels, the 16 bytes of operand A that each lane holds.
 // Turns that phases with fewer taps than others leave at their ends are never used.
 #pragma once
@@ -57,7 +57,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     rest = quotient;
     return static_cast<int>(digit);
   };
-  constexpr int kSteps = kMmaSliceBytes / kStepBytes;
+  constexpr int kSteps = kMmaBandBytes / kStepBytes;
   const int tile_rows = plan.tile.channels() / 16;
   int lane, k_w, k_h;
   if (p.taps_fastest) {
@@ -65,7 +65,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   } else {
     lane = take(32), k_w = take(kernel_w), k_h = take(kernel_h);
   }
-  const int row = take(tile_rows), step = take(kSteps), slice = take(plan.slices), m_tile = take(plan.m_tiles);
+  const int row = take(tile_rows), step = take(kSteps), band = take(plan.bands), m_tile = take(plan.m_tiles);
   const int group = rest;
   const StagePlace h = places[0][k_h], w = places[1][k_w];
   if (group >= p.groups || h.total == 0 || w.total == 0) return;
@@ -80,7 +80,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     Pack<T, kOfWord> elements;
 #pragma unroll
     for (int e = 0; e < kOfWord; ++e) {
-      const int c = slice * kSlice<T> + word * kOfWord + e;
+      const int c = band * kBand<T> + word * kOfWord + e;
       const bool exists = m < p.result_channels && c < p.source_channels;
       elements.value[e] = exists ? weights[m * p.weight_m + c * p.weight_c] : narrow<T>(0.0f);
     }
@@ -89,13 +89,13 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   }
   const int slots = plan.slots_h * plan.slots_w;
   // Turns before the tap's: of earlier planes, of the plane's earlier chunks, of the chunk's earlier taps.
-  const int of_chunk = plan.row_bytes / kMmaSliceBytes, first = slice / of_chunk * of_chunk;
-  const int turn = (h.before * w.total + h.count * w.before) * plan.slices + first * h.count * w.count +
-                   (h.index * w.count + w.index) * min(of_chunk, plan.slices - first) + slice - first;
+  const int of_chunk = plan.row_bytes / kMmaBandBytes, first = band / of_chunk * of_chunk;
+  const int turn = (h.before * w.total + h.count * w.before) * plan.bands + first * h.count * w.count +
+                   (h.index * w.count + w.index) * min(of_chunk, plan.bands - first) + band - first;
   const int64_t column = (static_cast<int64_t>(group * plan.m_tiles + m_tile) * plan.phases_h + h.phase) *
                              plan.phases_w +
                          w.phase;
-  const int64_t at = column * plan.slices * slots + turn;
+  const int64_t at = column * plan.bands * slots + turn;
   *reinterpret_cast<uint4*>(p.packed + (((at * tile_rows + row) * kSteps + step) * 32 + lane) * 16) = fragment;
 #endif
 }

@@ -35,9 +35,9 @@ struct ConvParams {
   MmaConvPlan plan;
 };
 
-// Elements of a slice of channels, and of 16 bytes.
+// Elements of a band of channels, and of 16 bytes.
 template <class T>
-inline constexpr int kSlice = kMmaSliceBytes / static_cast<int>(sizeof(T));
+inline constexpr int kBand = kMmaBandBytes / static_cast<int>(sizeof(T));
 template <class T>
 inline constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
 

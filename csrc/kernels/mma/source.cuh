@@ -52,8 +52,8 @@ class Source {
     const char* const from = first_ + channel * channel_bytes;
     uint32_t to = halo + own_row() * pitch + own_channel() * static_cast<int>(sizeof(T));
     uint32_t places = place(own_row(), plane_of_table(plane));
-    const bool both = p.plan.row_bytes > kMmaSliceBytes && first_channel(chunk) + kSlice<T> < p.source_channels;
-    const int size = channels > 0 ? 16 : 0, second_size = channels > kSlice<T> ? 16 : 0;
+    const bool both = p.plan.row_bytes > kMmaBandBytes && first_channel(chunk) + kBand<T> < p.source_channels;
+    const int size = channels > 0 ? 16 : 0, second_size = channels > kBand<T> ? 16 : 0;
 #pragma unroll 1
     for (int left = passes(); left > 0; left -= kMmaTablePasses) {
       const uint4 offsets = load_shared_16(places);
@@ -65,13 +65,13 @@ class Source {
         const bool wanted = i < left;
         if constexpr (kVector) {
           copy_16_if(wanted, at, pixel, offset != kOutside ? size : 0);
-          copy_16_if(wanted & both, at + kMmaSliceBytes, pixel + kMmaSliceBytes, offset != kOutside ? second_size : 0);
+          copy_16_if(wanted & both, at + kMmaBandBytes, pixel + kMmaBandBytes, offset != kOutside ? second_size : 0);
         } else {
           const int exist = offset != kOutside ? channels : 0;
           copy_words(wanted, at, pixel, 4 * channel_bytes, exist);
           if (both) {
-            copy_words(wanted, at + kMmaSliceBytes, pixel + kSlice<T> * channel_bytes, 4 * channel_bytes,
-                       exist - kSlice<T>);
+            copy_words(wanted, at + kMmaBandBytes, pixel + kBand<T> * channel_bytes, 4 * channel_bytes,
+                       exist - kBand<T>);
           }
         }
       }
@@ -81,23 +81,22 @@ class Source {
   }
 
   // Or (16-bit) through registers, loads now and stores later: a unit is 16 bytes of a pixel. A warp takes one piece of
-  // each slice, of kMmaPassRows neighbouring pixels at once.
+  // each band, of kMmaPassRows neighbouring pixels at once.
   struct Unit {
     T value[kPiece<T>];
     uint32_t to;  // kNowhere: none
   };
-  __device__ __forceinline__ int units(int slices) const { return passes() * slices; }  // of each thread
-  __device__ __forceinline__ Unit load(int index, int end, int slices, int chunk, Plane plane, uint32_t halo) const {
-    static_assert(kMmaPassRows == 32 && kMmaThreads / 32 * 16 == kMmaSliceBytes, "a pass of a slice for each thread");
-    const int slice = slices > 1 ? index & 1 : 0, pass = slices > 1 ? index >> 1 : index;
+  __device__ __forceinline__ int units(int bands) const { return passes() * bands; }  // of each thread
+  __device__ __forceinline__ Unit load(int index, int end, int bands, int chunk, Plane plane, uint32_t halo) const {
+    static_assert(kMmaPassRows == 32 && kMmaThreads / 32 * 16 == kMmaBandBytes, "a pass of a band for each thread");
+    const int band = bands > 1 ? index & 1 : 0, pass = bands > 1 ? index >> 1 : index;
     const int row = pass * kMmaPassRows + threadIdx.x % 32, piece = threadIdx.x / 32;
-    const int channel = first_channel(chunk) + slice * kSlice<T> + piece * kPiece<T>;
+    const int channel = first_channel(chunk) + band * kBand<T> + piece * kPiece<T>;
     const uint32_t offset = index < end ? load_shared_4(place(row, plane_of_table(plane))) : kOutside;
     const int channels = offset != kOutside ? p.source_channels - channel : 0;
     const T* from = reinterpret_cast<const T*>(first_ + offset) + channel * p.source_c;
     Unit unit;
-    unit.to = index < end ? halo + row * mma_row_pitch(p.plan.row_bytes) + slice * kMmaSliceBytes + piece * 16
-                          : kNowhere;
+    unit.to = index < end ? halo + row * mma_row_pitch(p.plan.row_bytes) + band * kMmaBandBytes + piece * 16 : kNowhere;
 #pragma unroll
     for (int i = 0; i < kPiece<T>; ++i, from += p.source_c) {
       unit.value[i] = i < channels ? *from : narrow<T>(0.0f);
@@ -132,7 +131,7 @@ class Source {
     return chunk * (p.plan.row_bytes / static_cast<int>(sizeof(T)));
   }
 
-  // Which pixel of a pass this thread copies, and which channels of a slice: 16 bytes, four threads a pixel, eight
+  // Which pixel of a pass this thread copies, and which channels of a band: 16 bytes, four threads a pixel, eight
   // threads pixels that lie half of the banks apart; or every fourth channel, a warp eight pixels and four channels at
   // once: whole sectors of columns, and all banks.
   __device__ __forceinline__ static int own_row() {
@@ -145,7 +144,7 @@ class Source {
   __device__ __forceinline__ static void copy_words(bool wanted, uint32_t to, const char* from, int64_t step,
                                                     int exist) {
 #pragma unroll
-    for (int i = 0; i < kSlice<T>; i += 4, from += step) copy_4_if(wanted, to + 4 * i, from, i < exist ? 4 : 0);
+    for (int i = 0; i < kBand<T>; i += 4, from += step) copy_4_if(wanted, to + 4 * i, from, i < exist ? 4 : 0);
   }
 
   const ConvParams<T>& p;
