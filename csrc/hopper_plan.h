@@ -8,7 +8,8 @@ namespace deconv {
 inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
 inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
 inline constexpr int kHopperPermutedChannels = 16;  // whose rows of operand A may be permuted (result.cuh: row_of)
-inline constexpr int kHopperRawBytes = 32;   // of one pixel's channels in a raw box
+// Of one pixel's channels in a raw box: the least, and twice as much of float32 where shared memory has room.
+inline constexpr int kHopperRawBytes = 32;
 // Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
 inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
@@ -138,6 +139,7 @@ struct HopperConvPlan {
   int stage_bytes = 0;  // weights of one tap and chunk, all channels and parts
   int staged_bytes = 0;  // of a warp's results on their way out
   int staged_line_bytes = 0;  // whole sectors: of a channel's line
+  int raw_row_bytes = kHopperRawBytes;  // of one pixel's channels in a raw box
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int table_at = 0;  // im2col
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets

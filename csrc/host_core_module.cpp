@@ -282,6 +282,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("halo_slots", &HopperConvPlan::halo_slots)
       .def_readonly("weight_slots", &HopperConvPlan::weight_slots)
       .def_readonly("raw_slots", &HopperConvPlan::raw_slots)
+      .def_readonly("raw_row_bytes", &HopperConvPlan::raw_row_bytes)
       .def_readonly("halo_bytes", &HopperConvPlan::halo_bytes)
       .def_readonly("weights_at", &HopperConvPlan::weights_at)
       .def_readonly("staging_at", &HopperConvPlan::staging_at)

@@ -21,7 +21,8 @@ constexpr int64_t kMinChannels = 16;  // a group or merged ones, on either side;
 constexpr int64_t kMostMerged = 128;  // channels of merged groups, on either side
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
-constexpr int kLeastRawSlots = 3, kMostRawSlots = 8;
+constexpr int kLeastRawSlots = 3, kLeastWideRawSlots = 2, kMostRawSlots = 8;
+constexpr int kWideRawWeightSlots = 4;  // beside wide raw boxes at least, or as many as without
 constexpr int64_t kMostPadding = 2;
 constexpr int kMostResident = 150;  // stages of weights that may stay
 // im2col reads the source again for each tap, so L1 should hold it.
@@ -226,7 +227,7 @@ class Candidates {
                          static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
     if (rows * p.row_bytes > device_.shared_bytes_per_block) return std::nullopt;
     p.halo_bytes = static_cast<int>(round_up(rows * p.row_bytes, 1024));
-    if (!choose_memory(p)) return std::nullopt;
+    if (!choose_raw_row(p)) return std::nullopt;
     const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
                           p.slots_h * p.slots_w;
     p.column_bytes = slots * p.stage_bytes;
@@ -258,26 +259,11 @@ class Candidates {
   bool by_im2col() const { return source_ == HopperSource::kIm2col; }
 
   double estimate_ms(const HopperConvPlan& p) const {
-    const Costs& costs = p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
+    const Costs& costs = costs_of(p);
     // Of one item, on average.
     const double pieces = p.keep_halo ? p.phase_groups : 1;
-    const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks / p.split;
-    const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
-    const double n = 8.0 * p.tile.groups;
-    const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
-    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks /
-                          p.split;
-    const double results = 2 * kHopperTileM * n * p.tile.phases * pieces;
-    // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
-    const double columns = std::max(n, 0.5 * (n + kHopperTileM));
-    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
-                                                 : 4 * row * columns * costs.product + costs.stage);
-    const double line = p.source == HopperSource::kTensor       ? 0
-                        : p.source == HopperSource::kTransposed ? costs.transposed_line
-                                                                : costs.warps_line;
-    const double bring = p.source == HopperSource::kIm2col
-                             ? p.chunks * im2col_rounds(p) * costs.im2col / p.split
-                             : row * (pixels * pixel_cost(p, costs) + pixels / width * line);
+    const auto [stages, pixels, products, bring] = item_work(p, costs);
+    const double results = 2 * kHopperTileM * 8.0 * p.tile.groups * p.tile.phases * pieces;
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1) +
@@ -295,6 +281,36 @@ class Candidates {
   }
 
  private:
+  const Costs& costs_of(const HopperConvPlan& p) const {
+    return p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
+  }
+
+  // Of an item, on average: its stages, the pixels of its halos times chunks; cycles of the products and of bringing
+  // the source, each by itself.
+  struct Work {
+    double stages, pixels, products, bring;
+  };
+  Work item_work(const HopperConvPlan& p, const Costs& costs) const {
+    const double pieces = p.keep_halo ? p.phase_groups : 1;
+    const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks / p.split;
+    const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
+    const double n = 8.0 * p.tile.groups;
+    const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
+    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks /
+                          p.split;
+    // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
+    const double columns = std::max(n, 0.5 * (n + kHopperTileM));
+    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
+                                                 : 4 * row * columns * costs.product + costs.stage);
+    const double line = p.source == HopperSource::kTensor       ? 0
+                        : p.source == HopperSource::kTransposed ? costs.transposed_line
+                                                                : costs.warps_line;
+    const double bring = p.source == HopperSource::kIm2col
+                             ? p.chunks * im2col_rounds(p) * costs.im2col / p.split
+                             : row * (pixels * pixel_cost(p, costs) + pixels / width * line);
+    return {stages, pixels, products, bring};
+  }
+
   // Of all tensors, without the planes of the source that no tap reads, where they lie apart.
   double moved_bytes(const HopperConvPlan& p) const {
     const auto bytes = static_cast<double>(problem_.bytes());
@@ -443,18 +459,35 @@ class Candidates {
       const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * (p.raw_width / 8), 2)) * 32
                                        : p.halo.n * p.halo.h * p.halo.w * step;
       if (places > hopper_places(element_)) return false;
-      p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * kHopperRawBytes;
-      p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
     } else {
-      p.raw_width = p.raw_bytes = p.raw_slot_bytes = 0;
+      p.raw_width = 0;
     }
     p.tiles = {static_cast<int>(ceil_div(batch, p.pixels.n)), static_cast<int>(ceil_div(height, p.pixels.h)),
                1 + static_cast<int>(ceil_div(std::max(0, width - p.pixels.w), p.tile_step))};
     return true;
   }
 
+  // Wide raw boxes take fewer rounds of the warps that transpose them, and room from the weights: for items that wait
+  // for those warps.
+  bool choose_raw_row(HopperConvPlan& p) const {
+    if (!choose_memory(p)) return false;
+    if (p.source != HopperSource::kTransposed || element_ != 4) return true;
+    const Work work = item_work(p, costs_of(p));
+    if (work.bring <= work.products) return true;
+    HopperConvPlan wide = p;
+    wide.raw_row_bytes = 2 * kHopperRawBytes;
+    if (choose_memory(wide) && wide.keep_halo == p.keep_halo &&
+        wide.weight_slots >= std::min(p.weight_slots, kWideRawWeightSlots)) {
+      p = wide;
+    }
+    return true;
+  }
+
   // Shared memory: halos, weights, staging rows, barriers.
   bool choose_memory(HopperConvPlan& p) const {
+    const int least_raw_slots = p.raw_row_bytes == kHopperRawBytes ? kLeastRawSlots : kLeastWideRawSlots;
+    p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * p.raw_row_bytes;
+    p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
     const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
     // As far from a multiple of 16 bytes as in the result, and a word more.
@@ -468,7 +501,7 @@ class Candidates {
     const int fixed = staging + table + 16 * (kMostHaloSlots + kMostResident + kMostRawSlots + 1);
     const int64_t shared = device_.shared_bytes_per_block;
     const int room = static_cast<int>(by_im2col() ? std::min(kIm2colSharedBytes, shared) : shared) - fixed -
-                     kLeastRawSlots * raw;
+                     least_raw_slots * raw;
     const int halo = p.halo_bytes * p.parts, stage = p.stage_bytes;
     // Rows past the halo belong to groups that do not exist; they must still be inside shared memory.
     const int64_t reach = p.second.n * p.row.n + p.second.h * p.row.h + p.second.w * p.row.w +
@@ -511,7 +544,7 @@ class Candidates {
     if (raw > 0) {
       const int64_t left = room - static_cast<int64_t>(p.halo_slots) * halo -
                            static_cast<int64_t>(p.weight_slots) * stage;
-      p.raw_slots = static_cast<int>(std::min<int64_t>(kMostRawSlots, kLeastRawSlots + left / raw));
+      p.raw_slots = static_cast<int>(std::min<int64_t>(kMostRawSlots, least_raw_slots + left / raw));
     } else if (p.source == HopperSource::kTensor && p.parts == 2) {
       p.raw_slots = p.halo_slots;  // barriers alone: a halo has landed, its low parts are still missing
     }

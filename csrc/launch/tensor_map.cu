@@ -92,7 +92,7 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     // group; or raw (width, channel, height, image, group).
     const Dimension n{batch, image_bytes, extent_of(plan.halo.n)}, h{extent[0], bytes[0], extent_of(plan.halo.h)},
         w{extent[1], bytes[1], extent_of(raw ? plan.raw_width : plan.halo.w)},
-        c{channel_count, channel_bytes, extent_of((raw ? kHopperRawBytes : plan.row_bytes) / size)},
+        c{channel_count, channel_bytes, extent_of((raw ? plan.raw_row_bytes : plan.row_bytes) / size)},
         g{groups, group_bytes, 1};
     const Dimensions order = raw                                  ? Dimensions{w, c, h, n, g}
                              : plan.inner == HopperInner::kHeight ? Dimensions{c, h, w, n, g}

@@ -108,6 +108,13 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
                "r"(value.w)
                : "memory");
 }
+// The same without a branch, if wanted.
+__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint4 value) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

@@ -15,6 +15,7 @@
 #include "params.cuh"
 #include "result.cuh"
 #include "source_im2col.cuh"
+#include "source_raw.cuh"
 #include "wgmma.cuh"
 
 namespace deconv::hopper {
@@ -243,6 +244,8 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void bring_source(int thread) {
+    // So that addresses are kept, not made anew at each use.
+    asm volatile("" : "+r"(shared_), "+r"(halos_.full), "+r"(halos_.empty), "+r"(raw_.full), "+r"(raw_.empty));
     if (plan.repack) await_predecessors();
     HaloWalk walk(*this);
     if (Config::kAsks && thread < 32) {
@@ -254,6 +257,8 @@ class ConvBlock {
       }
     } else if constexpr (kIsIm2col) {
       write_matrices(walk, thread);
+    } else if constexpr (Config::kSource == HopperSource::kTransposed) {
+      transpose_boxes(walk, thread - 32);
     } else if constexpr (Config::kWrites) {
       write_halos(walk, Config::kAsks ? thread - 32 : thread);
     }
@@ -269,17 +274,20 @@ class ConvBlock {
     }
   }
 
-  static constexpr int kBoxes = kRowBytes / kHopperRawBytes;  // of one chunk
+  __device__ __forceinline__ int boxes() const {  // of one chunk
+    return plan.raw_row_bytes == kHopperRawBytes ? kRowBytes / kHopperRawBytes : kRowBytes / (2 * kHopperRawBytes);
+  }
   __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
     return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;
   }
   __device__ __forceinline__ void ask_for_raw_boxes(HaloWalk& walk) {
     Ring ring = raw_;
+    const int boxes = this->boxes();
     for (; walk.more(); walk.next()) {
-      for (int box = 0; box < kBoxes; ++box, ring.advance()) {
+      for (int box = 0; box < boxes; ++box, ring.advance()) {
         ring.wait_empty();
         copy_raw(p, walk.item, walk.plane,
-                 walk.chunk * (kRowBytes / static_cast<int>(sizeof(T))) + box * kRawChannels<T>, raw_slot(ring),
+                 (walk.chunk * kRowBytes + box * plan.raw_row_bytes) / static_cast<int>(sizeof(T)), raw_slot(ring),
                  ring.full_barrier());
       }
     }
@@ -295,28 +303,36 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
-    Ring ring = halos_, raw = raw_;
-    using Source = WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
-    const Source source(p, thread);
-    typename Source::Places places;
-    for (; walk.more(); walk.next(), ring.advance()) {
+    const WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps> source(p, thread);
+    Ring raw = raw_;
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
       if constexpr (Config::kSource == HopperSource::kTensor) {
         raw.wait_full();
         source.add_low_parts(halo_slot(ring));
         raw.advance();
-      } else if constexpr (Config::kSource == HopperSource::kWarps) {
-        ring.wait_empty();
-        source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
       } else {
         ring.wait_empty();
-        const int skipped = skipped_columns(p, walk.item);
-        if (skipped != places.skipped) source.find_places(places, skipped);
-        for (int box = 0; box < kBoxes; ++box, raw.advance()) {
-          raw.wait_full();
-          source.transpose(places, raw_slot(raw), box * Source::kRawPieces, halo_slot(ring), nowhere_);
-          __syncwarp();
-          if (thread % 32 == 0) raw.release(raw.slot);
-        }
+        source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
+      }
+      hand_over(ring, thread);
+    }
+  }
+
+  __device__ __forceinline__ void transpose_boxes(HaloWalk& walk, int thread) {
+    using Source = RawSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
+    const Source source(p, thread);
+    typename Source::Places places;
+    Ring raw = raw_;
+    const int boxes = this->boxes();
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      const int skipped = skipped_columns(p, walk.item);
+      if (skipped != places.skipped) source.find_places(places, skipped);
+      for (int box = 0; box < boxes; ++box, raw.advance()) {
+        raw.wait_full();
+        source.transpose(places, raw_slot(raw), box, halo_slot(ring), nowhere_);
+        __syncwarp();
+        if (thread % 32 == 0) raw.release(raw.slot);
       }
       hand_over(ring, thread);
     }

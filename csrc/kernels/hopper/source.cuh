@@ -1,6 +1,5 @@
-// Bringing one halo of the source into swizzled shared memory: by TMA (channels_last); by TMA into a ring of raw
-// boxes that producer warps transpose (contiguous); or by producer warps alone, whatever the strides. Of few channels
-// source_im2col.cuh makes other rows.
+// Bringing one halo of the source into swizzled shared memory: by TMA (channels_last), or by producer warps, whatever
+// the strides. Contiguous sources come by source_raw.cuh; of few channels source_im2col.cuh makes other rows.
 //
 // A halo is one chunk (plan.row_bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
 // n * plan.row.n + h * plan.row.h + w * plan.row.w. Planes of the width that share it lie plan.plane_rows apart.
@@ -11,10 +10,6 @@
 #include "split.cuh"
 
 namespace deconv::hopper {
-
-// Channels of a raw box.
-template <class T>
-inline constexpr int kRawChannels = kHopperRawBytes / static_cast<int>(sizeof(T));
 
 // One thread asks for the whole halo (channels_last); `barrier` learns of its bytes.
 template <int kRowBytes, class T>
@@ -43,32 +38,19 @@ __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& 
               channel / kHopperPermutedChannels);
 }
 
-// A raw box begins at a multiple of 16 bytes, so many columns before the halo.
-template <class T>
-__device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
-  return (item.w + p.plan.origin_w) * p.axis[1].source_step() & (16 / static_cast<int>(sizeof(T)) - 1);
-}
-// One thread asks for the raw box of channels from `channel` on (contiguous): columns of all planes of the width.
-template <class T>
-__device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& item, int plane, int channel,
-                                         uint32_t shared, uint32_t barrier) {
-  barrier_arrive_expecting(barrier, p.plan.raw_bytes);
-  copy_tensor(shared, &p.source_map[plane], barrier,
-              (item.w + p.plan.origin_w) * p.axis[1].source_step() - skipped_columns(p, item), channel,
-              item.h + p.plan.origin_h, item.n, item.group);
-}
-
-// 16 bytes of channels, raw bits of T in a register each, to a place in the halo; two parts: the low ones `low` bytes
-// on.
+// 16 bytes of channels, raw bits of T in a register each, to a place in the halo, if wanted; two parts: the low ones
+// `low` bytes on.
 template <class T, int kParts>
-__device__ __forceinline__ void store_piece(uint32_t address, int low, const uint32_t (&raw)[kPackSize<T>]) {
+__device__ __forceinline__ void store_piece(uint32_t address, int low, const uint32_t (&raw)[kPackSize<T>],
+                                            bool wanted = true) {
   if constexpr (sizeof(T) == 2) {
-    store_shared(address, make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16,
-                                     raw[6] | raw[7] << 16));
+    store_shared_if(
+        wanted, address,
+        make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16, raw[6] | raw[7] << 16));
   } else {
     const uint4 value = make_uint4(raw[0], raw[1], raw[2], raw[3]);
-    store_shared(address, kParts == 1 ? round_to_tf32(value) : value);
-    if constexpr (kParts == 2) store_shared(address + low, low_parts(value));
+    store_shared_if(wanted, address, kParts == 1 ? round_to_tf32(value) : value);
+    if constexpr (kParts == 2) store_shared_if(wanted, address + low, low_parts(value));
   }
 }
 
@@ -96,13 +78,21 @@ __device__ __forceinline__ uint32_t load_bits_at(uint64_t address) {
   }
 }
 
+// Which of the planes that share the halo begins at column `start`; -1 if no tap reads it.
+template <class T>
+__device__ __forceinline__ int find_plane(const ConvParams<T>& p, int start) {
+  for (int i = 0; i < p.plan.halo_planes; ++i) {
+    if (p.plane_start[1][i] == start) return i;
+  }
+  return -1;
+}
+
 // A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind.
 template <class T, int kParts, int kRowBytes, int kThreads>
 class WarpSource {
  public:
   static constexpr int kChunk = kRowBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));         // channels of one 16-byte store
-  static constexpr int kRawPieces = kHopperRawBytes / 16;          // of one raw box
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of one 16-byte store
 
   __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
@@ -125,87 +115,6 @@ class WarpSource {
         load_by_channels<true>(halo);
       } else {
         load_by_channels<false>(halo);
-      }
-    }
-  }
-
-  // Raw boxes are [image][row][channel][column] in shared memory. What a thread takes of each lies at the same places,
-  // so these are found once. float: a pixel a place. 16-bit: a row of an 8x8 matrix to load, and one to store; a
-  // warp takes two octets of columns, 16 channels each.
-  static constexpr int kPlaces = (hopper_places(sizeof(T)) + kThreads - 1) / kThreads;
-  struct Places {
-    uint32_t raw[kPlaces], halo[kPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
-    int skipped = -1;  // columns of the box before the halo, that these places assume
-  };
-  static constexpr uint32_t kNowhere = ~0u;
-
-  __device__ __forceinline__ void find_places(Places& places, int skipped) const {
-    const HopperConvPlan& plan = p.plan;
-    const int step = p.axis[1].source_step(), lane = thread_ % 32,
-              line_bytes = kRawChannels<T> * plan.raw_width * static_cast<int>(sizeof(T));
-    places.skipped = skipped;
-#pragma unroll
-    for (int i = 0; i < kPlaces; ++i) {
-      // Which line of the box, which column of it.
-      const int unit = sizeof(T) == 2 ? 2 * (thread_ / 32 + i * (kThreads / 32)) + lane / 16 : thread_ + i * kThreads;
-      const int units_of_line = sizeof(T) == 2 ? plan.raw_width / 8 : plan.halo.w * step;
-      const int line = unit / units_of_line, at = unit - line * units_of_line;
-      const int n = line / plan.halo.h, h = line - n * plan.halo.h;
-      const int column = sizeof(T) == 2 ? at * 8 + lane % 8 - skipped : at;
-      const int w = floor_div(column, step), plane = find_plane(column - w * step);
-      const uint32_t row = plane * plan.plane_rows + n * plan.row.n + h * plan.row.h + w * plan.row.w;
-      places.raw[i] = sizeof(T) == 2 ? line * line_bytes + (lane / 8 % 2 * 8 + lane % 8) * plan.raw_width * 2 + at * 16
-                                     : line * line_bytes + (at + skipped) * 4;
-      places.halo[i] = swizzled(row * kRowBytes, kRowBytes) ^ (sizeof(T) == 2 ? lane / 8 % 2 * 16 : 0);
-      if (n >= plan.halo.n || w < 0 || w >= plan.halo.w || plane < 0) places.halo[i] = kNowhere;
-      if (n >= plan.halo.n) places.raw[i] = 0;
-    }
-  }
-
-  // The kRawPieces pieces from `piece` on of every pixel, from a raw box; `nowhere` takes what no pixel needs.
-  __device__ __forceinline__ void transpose(const Places& places, uint32_t raw_box, int piece, uint32_t shared,
-                                            uint32_t nowhere) const {
-    const HopperConvPlan& plan = p.plan;
-    if constexpr (sizeof(T) == 2) {
-      constexpr int kAhead = 4;
-      const int pairs = (plan.halo.n * plan.halo.h * (plan.raw_width / 8) + 1) / 2;
-#pragma unroll
-      for (int first = 0; first < kPlaces; first += kAhead) {
-        if (thread_ / 32 + first * (kThreads / 32) >= pairs) break;
-        Matrices m[kAhead];
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) m[a] = load_transposed(raw_box + places.raw[first + a]);
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-          const uint32_t to = places.halo[first + a];
-          store_matrices(to == kNowhere ? nowhere : shared + (to ^ piece * 16), m[a]);
-        }
-      }
-    } else {
-      constexpr int kAhead = 2;
-      const Halo halo{nullptr, 0, 0, 0, 0, 0, shared};
-      const int pixels = plan.halo.n * plan.halo.h * plan.halo.w * p.axis[1].source_step();
-      const uint32_t channel_bytes = plan.raw_width * 4;
-#pragma unroll
-      for (int first = 0; first < kPlaces; first += kAhead) {
-        if (first * kThreads >= pixels) break;
-        uint32_t raw[kAhead][kRawPieces][kPiece];
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-          uint32_t address = raw_box + places.raw[first + a];
-#pragma unroll
-          for (int c = 0; c < kRawChannels<T>; ++c, address += channel_bytes) {
-            raw[a][c / kPiece][c % kPiece] = load_shared(address);
-          }
-        }
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-          const uint32_t to = places.halo[first + a];
-#pragma unroll
-          for (int i = 0; i < kRawPieces; ++i) {
-            if (to != kNowhere) store_values(halo, to ^ (piece + i) * 16, raw[a][i]);
-          }
-        }
       }
     }
   }
@@ -242,14 +151,6 @@ class WarpSource {
     bool exists, inside;
   };
 
-  // Which of the planes that share the halo begins at column `start`; -1 if no tap reads it.
-  __device__ __forceinline__ int find_plane(int start) const {
-    for (int i = 0; i < p.plan.halo_planes; ++i) {
-      if (p.plane_start[1][i] == start) return i;
-    }
-    return -1;
-  }
-
   __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
     const HopperConvPlan& plan = p.plan;
     Pixel pixel;
@@ -271,24 +172,6 @@ class WarpSource {
   // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
   __device__ __forceinline__ void store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
     store_piece<T, kParts>(halo.shared + to, p.plan.halo_bytes, raw);
-  }
-
-  // Four 8x8 matrices of 16-bit elements; each lane names a row of 16 bytes.
-  struct Matrices {
-    uint32_t value[4];
-  };
-  __device__ __forceinline__ static Matrices load_transposed(uint32_t address) {
-    Matrices m;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m.value[0]), "=r"(m.value[1]), "=r"(m.value[2]), "=r"(m.value[3])
-                 : "r"(address)
-                 : "memory");
-    return m;
-  }
-  __device__ __forceinline__ static void store_matrices(uint32_t address, const Matrices& m) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m.value[0]),
-                 "r"(m.value[1]), "r"(m.value[2]), "r"(m.value[3])
-                 : "memory");
   }
 
   // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
