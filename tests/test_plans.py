@@ -610,6 +610,10 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     _check_hopper_taps(plan, one, direction)
     assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.halo_slots >= (2 if plan.in_turns else 1) * (plan.chunks if plan.keep_halo else 1)
+    if plan.source == core.HopperSource.TRANSPOSED:
+        assert plan.raw_row_bytes in ((32, 64) if element == 4 else (32,))
+        assert plan.row_bytes % plan.raw_row_bytes == 0
+        assert plan.raw_slots >= 2
     if plan.in_turns:
         assert rows_m == 64
         assert plan.second == [0, 0, 0]
@@ -1681,6 +1685,19 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
         assert tile.shared_bytes <= shared
     device.has_mma = False
     assert isinstance(core.make_plan(_problem(dense[0], direction), device).tile, FAMILIES["gather"])
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "raw_row_bytes"), [("unet_up1", "grad_input", 64), ("kb2_42", "forward", 32)]
+)
+def test_raw_boxes_are_wide_where_items_wait_for_them(name: str, direction: str, raw_row_bytes: int) -> None:
+    """Where few taps read a halo, the warps that transpose it are waited for; where many do, the products."""
+    one = next(one for one in (*KERNELBENCH, *ZOO) if one["name"] == name)
+    problem = _problem(one, direction)
+    problem.allow_tf32 = True
+    plan = core.make_plan(problem, core.Device()).tile
+    assert plan.source == core.HopperSource.TRANSPOSED
+    assert plan.raw_row_bytes == raw_row_bytes
 
 
 def test_cases_reach_every_tile() -> None:
