@@ -8,7 +8,7 @@ namespace deconv {
 inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
 inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
 inline constexpr int kHopperPermutedChannels = 16;  // whose rows of operand A may be permuted (result.cuh: row_of)
-// Of one pixel's channels in a raw box: the least, and twice as much of float32 where shared memory has room.
+// Of one pixel's channels in a raw box; of float32 twice as much where items wait for boxes.
 inline constexpr int kHopperRawBytes = 32;
 // Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
