@@ -8,8 +8,8 @@ namespace deconv {
 inline constexpr int kHopperRowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
 inline constexpr int kHopperTileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
 inline constexpr int kHopperPermutedChannels = 16;  // whose rows of operand A may be permuted (result.cuh: row_of)
-// Of one pixel's channels in a raw box; of float32 twice as much where items wait for boxes.
-inline constexpr int kHopperRawBytes = 32;
+// Of one pixel's channels in a raw box; wide ones are float32's, where items wait for boxes.
+inline constexpr int kHopperRawBytes = 32, kHopperWideRawBytes = 64;
 // Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
 inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch

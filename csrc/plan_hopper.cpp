@@ -475,7 +475,7 @@ class Candidates {
     const Work work = item_work(p, costs_of(p));
     if (work.bring <= work.products) return true;
     HopperConvPlan wide = p;
-    wide.raw_row_bytes = 2 * kHopperRawBytes;
+    wide.raw_row_bytes = kHopperWideRawBytes;
     if (choose_memory(wide) && wide.keep_halo == p.keep_halo &&
         wide.weight_slots >= std::min(p.weight_slots, kWideRawWeightSlots)) {
       p = wide;

@@ -275,7 +275,7 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ int boxes() const {  // of one chunk
-    return plan.raw_row_bytes == kHopperRawBytes ? kRowBytes / kHopperRawBytes : kRowBytes / (2 * kHopperRawBytes);
+    return plan.raw_row_bytes == kHopperRawBytes ? kRowBytes / kHopperRawBytes : kRowBytes / kHopperWideRawBytes;
   }
   __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
     return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;

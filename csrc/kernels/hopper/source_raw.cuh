@@ -72,7 +72,7 @@ class RawSource {
     } else if (p.plan.raw_row_bytes == kHopperRawBytes) {
       transpose_pixels<kHopperRawBytes / 16>(places, raw_box, box, shared);
     } else {
-      transpose_pixels<2 * kHopperRawBytes / 16>(places, raw_box, box, shared);
+      transpose_pixels<kHopperWideRawBytes / 16>(places, raw_box, box, shared);
     }
   }
 
