@@ -444,8 +444,9 @@ class ConvBlock {
             if (last_group) {  // this halo is done with, once its last products are
               if (Config::kParts == 1 && has_taps) {
                 old_halo = ring.slot;
-              } else if (leader) {
-                ring.release(ring.slot);
+              } else {
+                __syncwarp();  // all lanes have seen it full
+                if (leader) ring.release(ring.slot);
               }
             }
             ring.advance();
