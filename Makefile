@@ -25,6 +25,7 @@ export USE_CUDA := 0
 endif
 
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+EMULATOR := $(shell find tests/emulator -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 # What decides about the extension besides the sources; the build starts again when it changes.
 BUILD_SETTINGS := $(TORCH) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 
@@ -49,7 +50,7 @@ test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## all tests that
 lint: $(STAMPS)/lint  ## ruff, clang-format, mypy, and the release's workflows (Python >= 3.11)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(EMULATOR)
 	$(BIN)/mypy
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/cibuildwheel --print-build-identifiers --platform linux --archs x86_64,aarch64
@@ -57,7 +58,7 @@ lint: $(STAMPS)/lint  ## ruff, clang-format, mypy, and the release's workflows (
 format: $(STAMPS)/lint  ## put Python and C++ into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(CSRC)
+	$(BIN)/clang-format -i $(CSRC) $(EMULATOR)
 
 docs: $(EXTENSION) $(STAMPS)/docs  ## the documentation site, in build/docs; a warning is an error
 	$(PY) -W ignore -m sphinx --fail-on-warning --fresh-env --quiet docs build/docs
@@ -125,8 +126,9 @@ $(EXTENSION): $(filter-out csrc/host_core_module.cpp,$(CSRC)) setup.py build/set
 	$(PY) setup.py build_ext --inplace --force
 	touch $@
 
-# For the tests alone: plans and index arithmetic, without torch. CMake comes from pip, for a fresh machine has none.
-$(HOST_CORE): $(filter %.h csrc/problem.cpp csrc/plan%.cpp csrc/host_core_module.cpp,$(CSRC)) CMakeLists.txt $(STAMPS)/test
+# For the tests alone: plans and index arithmetic without torch, and the kernels emulated on the CPU. CMake comes from
+# pip, for a fresh machine has none.
+$(HOST_CORE): $(CSRC) $(EMULATOR) tests/emulator/rewrite.py CMakeLists.txt $(STAMPS)/test
 	$(PIP) install cmake
 	cmake -S . -B build/host_core -G Ninja -DPython_EXECUTABLE=$(PY)
 	cmake --build build/host_core

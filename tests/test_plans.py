@@ -17,6 +17,8 @@ from cases import CASES
 from deconv_ext.workloads import KERNELBENCH, ZOO, Case, case, output_size
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
+from planning import pieces, problem_of, result_size  # noqa: E402
+
 pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -148,31 +150,6 @@ def test_taps_meet_exactly_the_pixels_of_the_definition(axis: dict[str, int]) ->
 # --- problems -------------------------------------------------------------------------------------------------------
 
 
-def _pieces(one: Case, direction: str) -> tuple[list[int], list[int], list[int], Any]:
-    """What a direction reads, the extent it is told, and its arguments."""
-    x, w = [one["n"], one["ci"], one["h"], one["w"]], [one["ci"], one["co"] // one["g"], *one["k"]]
-    y = [one["n"], one["co"], *output_size(one)]
-    args = core.ConvArgs(list(one["s"]), list(one["p"]), list(one["op"]), one["g"], list(one["d"]))
-    first, second, extent = {
-        "forward": (x, w, []), "grad_input": (y, w, [one["h"], one["w"]]), "grad_weight": (x, y, list(one["k"]))
-    }[direction]  # fmt: skip
-    return first, second, extent, args
-
-
-def _problem(one: Case, direction: str, dtype: str = "float32", layout: str = "contiguous") -> Any:
-    first, second, extent, args = _pieces(one, direction)
-    kinds = (getattr(core.Direction, direction), getattr(core.DType, dtype))
-    return core.Problem(*kinds, first, second, extent, args, getattr(core.Layout, layout))
-
-
-def _result_size(one: Case, direction: str) -> list[int]:
-    return {
-        "forward": [one["n"], one["co"], *output_size(one)],
-        "grad_input": [one["n"], one["ci"], one["h"], one["w"]],
-        "grad_weight": [one["ci"], one["co"] // one["g"], *one["k"]],
-    }[direction]
-
-
 @st.composite
 def problems(draw: st.DrawFn) -> Case:
     """A valid case, small along most dimensions and now and then long along one."""
@@ -198,11 +175,11 @@ devices = st.sampled_from([1, 2, 13, 80, 132, 1000])
 def test_result_sizes_and_strides(one: Case, kind: tuple[str, str, str]) -> None:
     """As torch has them: channels_last if an operand is taken for it, never float64 nor where cuDNN refuses."""
     direction, dtype, layout = kind
-    problem = _problem(one, direction, dtype, layout)
-    size = _result_size(one, direction)
+    problem = problem_of(one, direction, dtype, layout)
+    size = result_size(one, direction)
     assert problem.result_sizes() == size
     memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    operands = (torch.empty(s, device="meta", memory_format=memory_format) for s in _pieces(one, direction)[:2])
+    operands = (torch.empty(s, device="meta", memory_format=memory_format) for s in pieces(one, direction)[:2])
     channels_last = any(torch._prims_common.suggest_memory_format(t) == torch.channels_last for t in operands)
     cudnn_refuses = any(op >= s for op, s in zip(one["op"], one["s"], strict=True))
     channels_last &= dtype != "float64" and not cudnn_refuses
@@ -213,10 +190,10 @@ def test_result_sizes_and_strides(one: Case, kind: tuple[str, str, str]) -> None
 @many
 @given(problems(), st.sampled_from(DIRECTIONS), st.sampled_from(list(DTYPES)))
 def test_flops_and_bytes(one: Case, direction: str, dtype: str) -> None:
-    problem = _problem(one, direction, dtype)
+    problem = problem_of(one, direction, dtype)
     taps = one["k"][0] * one["k"][1]
     assert problem.flops() == 2 * one["n"] * one["ci"] * one["h"] * one["w"] * one["co"] // one["g"] * taps
-    elements = sum(torch.Size(_result_size(one, kind)).numel() for kind in DIRECTIONS)
+    elements = sum(torch.Size(result_size(one, kind)).numel() for kind in DIRECTIONS)
     assert problem.bytes() == elements * DTYPES[dtype].itemsize
 
 
@@ -266,7 +243,7 @@ def _check_conv_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
     assert _exactly_once([m for m in tiles_m if m < channels], range(channels))
     tiles_n = [b * plan.units_n + n for b in range(plan.blocks_n) for n in range(plan.units_n)]
     assert _exactly_once([n for n in tiles_n if n < one["n"]], range(one["n"]))
-    size = _result_size(one, direction)[2:]
+    size = result_size(one, direction)[2:]
     covered = (plan.blocks_h * block_rows, plan.blocks_w * plan.lane_columns)
     for axis, tiles, extent in zip(axes_of, covered, size, strict=True):
         pixels = [
@@ -360,7 +337,7 @@ def _check_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None
     pixels_bytes = plan.rows * plan.pixels * plan.warps_m * thread_m * lanes_m * accumulator
     assert pixels_bytes + plan.rows * plan.span * plan.warps_n * thread_n * lanes_n * accumulator <= plan.shared_bytes
     assert plan.shared_bytes <= SHARED_BYTES
-    weights = torch.Size(_result_size(one, "grad_weight")).numel()
+    weights = torch.Size(result_size(one, "grad_weight")).numel()
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
@@ -396,9 +373,9 @@ def _check_depthwise_weight_passes(plan: Any, one: Case, columns_at_once: int) -
 
 
 def _check_depthwise_planes(plan: Any, one: Case, direction: str, accumulator: int) -> None:
-    height, width = _result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
+    height, width = result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
     step = one["s"] if direction == "forward" else (1, 1)
-    images = one["n"] if direction == "grad_weight" else _result_size(one, direction)[1]
+    images = one["n"] if direction == "grad_weight" else result_size(one, direction)[1]
     assert plan.row_phases == min(step[0], height)
     assert plan.phases == (step[1] if step[1] <= 2 else core.DEPTHWISE_COLUMNS)
     thread_rows = core.depthwise_rows(plan.phases)
@@ -441,10 +418,10 @@ def _check_depthwise_planes(plan: Any, one: Case, direction: str, accumulator: i
 
 
 def _check_depthwise_channels(plan: Any, one: Case, direction: str) -> None:
-    height, width = _result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
+    height, width = result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
     step = one["s"] if direction == "forward" else (1, 1)
     pairs = one["ci"] * one["co"] // one["g"]
-    channels = pairs if direction == "grad_weight" else _result_size(one, direction)[1]
+    channels = pairs if direction == "grad_weight" else result_size(one, direction)[1]
     assert channels % plan.vector == 0
     inner = channels * min(step[1], width) // plan.vector
     _blocks_cover(plan.blocks_inner, plan.lanes, inner)
@@ -474,7 +451,7 @@ def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, work
         _check_depthwise_planes(plan, one, direction, accumulator)
     else:
         _check_depthwise_channels(plan, one, direction)
-    weights = torch.Size(_result_size(one, "grad_weight")).numel()
+    weights = torch.Size(result_size(one, "grad_weight")).numel()
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
 
@@ -533,7 +510,7 @@ def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: i
 def _im2col(one: Case, direction: str) -> Case:
     """The layer that im2col makes of `one`: all taps of all source channels as channels, one tap."""
     taps = one["k"][0] * one["k"][1]
-    _, _, height, width = _result_size(one, direction)
+    _, _, height, width = result_size(one, direction)
     seen = {**one, "h": height, "w": width, "k": (1, 1), "s": (1, 1), "p": (0, 0), "op": (0, 0), "d": (1, 1)}
     source = "ci" if direction == "forward" else "co"
     return case(**{**seen, source: taps * one[source]})
@@ -550,7 +527,7 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert direction != "grad_weight"
     assert dtype != "float64"
     assert plan.parts == (2 if dtype == "float32" else 1)
-    result = _result_size(one, direction)
+    result = result_size(one, direction)
     step = one["s"] if direction == "forward" else (1, 1)
     extents = (plan.slice, -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
     element = 4 if dtype == "float32" else 2
@@ -763,7 +740,7 @@ def _check_weight_copies(plan: Any, one: Case, size: int, parts: int, most_pixel
     assert 0 < plan.blocks <= plan.items
     assert (plan.steps_per_split - 1) * rows < most_pixels  # the sums of tensor cores stay short
     partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
-    out = _result_size(one, "forward")
+    out = result_size(one, "forward")
     x_bytes, y_bytes = (
         size * one["g"] * -(-channels // pack) * pack * plan.slice * h * w if rewrites else 0
         for rewrites, channels, pack, h, w in (
@@ -893,7 +870,7 @@ def _check_hopper_weight_lines_plan(plan: Any, one: Case, dtype: str, allow_tf32
     partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
     assert plan.splits * partial <= min(workspace, core.WORKSPACE_LIMIT)
     # A row of grad_output in shared memory, from up to 16 bytes before its first element on.
-    out = _result_size(one, "forward")
+    out = result_size(one, "forward")
     plane_bytes = size * out[2] * out[3]
     assert plan.channel_kinds * plane_bytes % 16 == 0 or one["co"] == 1
     assert n % plan.channel_kinds == 0
@@ -1069,7 +1046,7 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert dtype != "float64"
     assert plan.split == (dtype == "float32")
     size = 2 if dtype in ("float16", "bfloat16") else 4
-    result, source = _result_size(one, direction), (one["ci"] if direction == "forward" else one["co"]) // one["g"]
+    result, source = result_size(one, direction), (one["ci"] if direction == "forward" else one["co"]) // one["g"]
     step = one["s"] if direction == "forward" else (1, 1)
     extents = (plan.slice, -(-result[2] // step[0]), -(-result[3] // step[1]))  # in q
     for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
@@ -1173,7 +1150,7 @@ def _check_mma_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> 
     if not (plan.repack_x or plan.repack_y):
         assert workspace == sums
         return
-    out, pack = _result_size(one, "forward"), 16 // size
+    out, pack = result_size(one, "forward"), 16 // size
     x_bytes, y_bytes = (
         size * one["g"] * -(-channels // pack) * pack * one["n"] * h * w if repack else 0
         for repack, channels, h, w in ((plan.repack_x, m, one["h"], one["w"]), (plan.repack_y, n, *out[2:]))
@@ -1223,7 +1200,7 @@ def _fewest_taps(one: Case, direction: str) -> int:
 
 def _walked(one: Case, direction: str) -> tuple[Sequence[int], Sequence[int], list[Any]]:
     """Sizes of source and result, and the axes as the narrow and col2im families walk them."""
-    source, result = _result_size(one, "grad_input"), _result_size(one, "forward")
+    source, result = result_size(one, "grad_input"), result_size(one, "forward")
     if direction == "grad_input":
         source, result = result, source
     axes = []
@@ -1318,7 +1295,7 @@ def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout:
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
     device = core.Device()
     device.multiprocessors = multiprocessors
-    plan = core.make_plan(_problem(one, direction, dtype, layout), device, families)
+    plan = core.make_plan(problem_of(one, direction, dtype, layout), device, families)
     if isinstance(plan.tile, core.HopperConvPlan):
         assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
         assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes + 16
@@ -1400,14 +1377,14 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
         for direction, one in (*FEW_CHANNELS, *FEW_PIXELS):
             _check_plan(one, direction, dtype, layout, multiprocessors, "hopper")
     for direction, one in FEW_CHANNELS:
-        plan = core.make_plan(_problem(one, direction, dtype, layout), families="hopper").tile
+        plan = core.make_plan(problem_of(one, direction, dtype, layout), families="hopper").tile
         assert plan.source == core.HopperSource.IM2COL, one["name"]
         assert plan.split == 1
     for direction, one in FEW_PIXELS:
-        plan = core.make_plan(_problem(one, direction, dtype, layout)).tile
+        plan = core.make_plan(problem_of(one, direction, dtype, layout)).tile
         assert plan.source != core.HopperSource.IM2COL
         assert plan.split > 1, one["name"]
-    plan = core.make_plan(_problem(KERNELBENCH[0], "grad_input", dtype, layout)).tile
+    plan = core.make_plan(problem_of(KERNELBENCH[0], "grad_input", dtype, layout)).tile
     assert plan.source != core.HopperSource.IM2COL
     assert plan.split == 1
 
@@ -1426,7 +1403,7 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
 )
 def test_what_im2col_refuses(one: Case, direction: str) -> None:
     for layout in ("contiguous", "channels_last"):
-        plan = core.make_plan(_problem(one, direction, "float16", layout), families="hopper").tile
+        plan = core.make_plan(problem_of(one, direction, "float16", layout), families="hopper").tile
         assert not isinstance(plan, core.HopperConvPlan) or plan.source != core.HopperSource.IM2COL
 
 
@@ -1453,11 +1430,11 @@ def test_few_output_channels(dtype: str) -> None:
             for layout in ("contiguous", "channels_last"):
                 _check_plan(one, "grad_weight", dtype, layout, multiprocessors, "hopper")
     for one in FEW_OUTPUTS:
-        assert core.make_plan(_problem(one, "grad_weight", dtype, "channels_last")).tile.im2col, one["name"]
+        assert core.make_plan(problem_of(one, "grad_weight", dtype, "channels_last")).tile.im2col, one["name"]
     for layout in ("contiguous", "channels_last"):
         for fits, ones in ((True, FEW_OUTPUTS), (False, NOT_FEW_OUTPUTS)):
             for one in ones:
-                problem = _problem(one, "grad_weight", dtype, layout)
+                problem = problem_of(one, "grad_weight", dtype, layout)
                 assert core.fits_weight_im2col(problem) == fits, one["name"]
 
 
@@ -1469,7 +1446,7 @@ def test_plans_are_remembered() -> None:
     changed = [{**one, "n": one["n"] + 1}, {**one, "co": one["co"] * 2}, {**one, "h": one["h"] + 1}]
     for other in (one, *changed, *FULL[:20]):
         for kind in kinds:
-            problem = _problem(other, *kind)
+            problem = problem_of(other, *kind)
             expected = core.make_plan(problem)
             before = memory.planned
             for _ in range(2):
@@ -1478,7 +1455,7 @@ def test_plans_are_remembered() -> None:
                 assert (found.tile.blocks, found.workspace_bytes) == (expected.tile.blocks, expected.workspace_bytes)
                 assert found.estimate_ms == expected.estimate_ms
             assert memory.planned == before + 1
-    problem = _problem(KERNELBENCH[0], "forward")
+    problem = problem_of(KERNELBENCH[0], "forward")
     small = core.Device()
     small.multiprocessors = 8
     large, other = memory.find(problem), memory.find(problem, 1, small)
@@ -1490,12 +1467,12 @@ def test_plans_are_remembered() -> None:
 def test_plans_of_a_large_model_are_remembered() -> None:
     """However many layers take turns, up to a thousand problems, each is planned once; then memory stays bounded."""
     memory = core.PlanMemory()
-    problems = [_problem({**CASES[0], "n": n}, direction) for n in range(1, 301) for direction in DIRECTIONS]
+    problems = [problem_of({**CASES[0], "n": n}, direction) for n in range(1, 301) for direction in DIRECTIONS]
     for _ in range(3):
         for problem in problems:
             memory.find(problem)
     assert memory.planned == len(problems)
-    more = [_problem({**CASES[0], "n": n}, "forward") for n in range(301, 601)]
+    more = [problem_of({**CASES[0], "n": n}, "forward") for n in range(301, 601)]
     for problem in more:
         memory.find(problem)
     assert memory.planned == len(problems) + len(more)
@@ -1530,7 +1507,7 @@ def test_turned_plans_cover_the_result_exactly_once(
     """Whether another kernel would be taken or not."""
     device = core.Device()
     device.multiprocessors = multiprocessors
-    problem = _problem(one, "grad_weight", "float32", layout)
+    problem = problem_of(one, "grad_weight", "float32", layout)
     problem.allow_tf32 = allow_tf32
     plan = core.plan_hopper_weight_turned(problem, device)
     if plan is not None:
@@ -1545,7 +1522,7 @@ def test_lines_plans_cover_the_result_exactly_once(
     """Whether another kernel would be taken or not."""
     device = core.Device()
     device.multiprocessors = multiprocessors
-    problem = _problem(one, "grad_weight", dtype, "contiguous")
+    problem = problem_of(one, "grad_weight", dtype, "contiguous")
     problem.allow_tf32 = allow_tf32
     plan = core.plan_hopper_weight_lines(problem, device)
     if plan is not None:
@@ -1555,13 +1532,13 @@ def test_lines_plans_cover_the_result_exactly_once(
 @pytest.mark.parametrize("one", CASES + FULL, ids=lambda one: one["name"])
 def test_lines_plans_of_cases(one: Case) -> None:
     for dtype in ("float32", "bfloat16"):
-        problem = _problem(one, "grad_weight", dtype, "contiguous")
+        problem = problem_of(one, "grad_weight", dtype, "contiguous")
         problem.allow_tf32 = True
         plan = core.plan_hopper_weight_lines(problem, core.Device())
         assert plan is not None or one["name"] not in {f"full_{each['name']}" for each in KERNELBENCH}
         if plan is not None:
             _check_hopper_weight_lines_plan(plan.tile, one, dtype, True, plan.workspace_bytes)
-    problem = _problem(one, "grad_weight", "float32", "channels_last")
+    problem = problem_of(one, "grad_weight", "float32", "channels_last")
     problem.allow_tf32 = True
     if one["ci"] > 1 and one["w"] > 1:
         assert core.plan_hopper_weight_lines(problem, core.Device()) is None
@@ -1579,7 +1556,7 @@ def test_weight_plans_of_taps_far_apart(one: Case) -> None:
     """Further than the tables of tensor copies hold."""
     for dtype in ("float32", "bfloat16"):
         _check_plan(one, "grad_weight", dtype, "channels_last", 132)
-    problem = _problem(one, "grad_weight", "float32", "channels_last")
+    problem = problem_of(one, "grad_weight", "float32", "channels_last")
     for problem.allow_tf32 in (False, True):
         assert core.plan_hopper_weight_turned(problem, core.Device()) is None
 
@@ -1593,13 +1570,13 @@ def test_narrow_plans_keep_within_shared_memory() -> None:
 def test_col2im_plans_of_far_results() -> None:
     """Columns beyond the result whose place is no 32-bit integer, and of more segments than a counter has."""
     one = case("far", 1, 16, 1, 1, 3, (1, 3), 1, (0, 300_000_000), 0, (1, 300_000_000))
-    assert "col2im family: refused, a stride this long" in core.explain(_problem(one, "forward"), families="col2im")
+    assert "col2im family: refused, a stride this long" in core.explain(problem_of(one, "forward"), families="col2im")
     one = case("many", 2**31 - 8, 2, 1, 1, 1, 1, 1, 0)
-    assert not isinstance(core.make_plan(_problem(one, "forward"), families="col2im").tile, core.Col2imConvPlan)
+    assert not isinstance(core.make_plan(problem_of(one, "forward"), families="col2im").tile, core.Col2imConvPlan)
 
 
 def test_col2im_plans_of_tall_images_are_quick() -> None:
-    problem = _problem(case("tall", 1, 64, 1_000_000, 100, 3, 4, 2, 1), "forward")
+    problem = problem_of(case("tall", 1, 64, 1_000_000, 100, 3, 4, 2, 1), "forward")
     start = time.perf_counter()
     plan = core.make_plan(problem, families="col2im")
     assert time.perf_counter() - start < 0.1
@@ -1610,7 +1587,7 @@ def _strips_plan(one: Case, layout: str, allow_tf32: bool, multiprocessors: int)
     """Checked, whether another kernel would be taken or not; None if refused."""
     device = core.Device()
     device.multiprocessors = multiprocessors
-    problem = _problem(one, "grad_weight", "float32", layout)
+    problem = problem_of(one, "grad_weight", "float32", layout)
     problem.allow_tf32 = allow_tf32
     plan = core.plan_hopper_weight_strips(problem, device)
     if plan is None:
@@ -1680,11 +1657,11 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
     dense = [one for one in FULL if min(one["ci"], one["co"]) // one["g"] >= 64 and one["h"] > 1]
     assert len(dense) > 20
     for one in dense:
-        tile = core.make_plan(_problem(one, direction, "float16", "channels_last"), device).tile
+        tile = core.make_plan(problem_of(one, direction, "float16", "channels_last"), device).tile
         assert isinstance(tile, (core.MmaConvPlan, core.MmaWeightPlan, core.NarrowConvPlan)), one["name"]
         assert tile.shared_bytes <= shared
     device.has_mma = False
-    assert isinstance(core.make_plan(_problem(dense[0], direction), device).tile, FAMILIES["gather"])
+    assert isinstance(core.make_plan(problem_of(dense[0], direction), device).tile, FAMILIES["gather"])
 
 
 @pytest.mark.parametrize(
@@ -1693,7 +1670,7 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
 def test_raw_boxes_are_wide_where_items_wait_for_them(name: str, direction: str, raw_row_bytes: int) -> None:
     """Where few taps read a halo, the warps that transpose it are waited for; where many do, the products."""
     one = next(one for one in (*KERNELBENCH, *ZOO) if one["name"] == name)
-    problem = _problem(one, direction)
+    problem = problem_of(one, direction)
     problem.allow_tf32 = True
     plan = core.make_plan(problem, core.Device()).tile
     assert plan.source == core.HopperSource.TRANSPOSED
@@ -1705,7 +1682,7 @@ def test_cases_reach_every_tile() -> None:
     weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
-        plans = [core.make_plan(_problem(one, direction), families="gather,depthwise").tile for one in CASES]
+        plans = [core.make_plan(problem_of(one, direction), families="gather,depthwise").tile for one in CASES]
         tiles[direction] = [plan for plan in plans if not isinstance(plan, DEPTHWISE_PLANS)]
         assert len(tiles[direction]) < len(plans)
     for direction in ("forward", "grad_input"):
@@ -1721,7 +1698,7 @@ def test_plan_of_a_stride_far_beyond_the_image(direction: str) -> None:
     """Torch takes any stride; the phases without pixels must not count as work."""
     one = {**CASES[0], "n": 1, "ci": 1, "co": 1, "g": 1, "h": 1, "w": 1, "k": (3, 3), "s": (70000, 70000)}
     one = {**one, "p": (0, 0), "op": (0, 0), "d": (1, 1)}
-    assert core.make_plan(_problem(one, direction)).tile.blocks < 2**31
+    assert core.make_plan(problem_of(one, direction)).tile.blocks < 2**31
 
 
 # --- TF32 -----------------------------------------------------------------------------------------------------------
@@ -1733,25 +1710,25 @@ ASKS: Case = {**KERNELBENCH[0], "n": 1, "ci": 32, "co": 32, "g": 2, "h": 115, "w
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_who_asks_for_tf32(direction: str) -> None:
     """float32 on a GPU with a family on tensor cores, enough channels a group and enough work; short of any, nobody."""
-    assert core.wants_tf32_answer(_problem(ASKS, direction))
+    assert core.wants_tf32_answer(problem_of(ASKS, direction))
     for dtype in ("float16", "bfloat16", "float64"):
-        assert not core.wants_tf32_answer(_problem(ASKS, direction, dtype))
+        assert not core.wants_tf32_answer(problem_of(ASKS, direction, dtype))
     device = core.Device()
     device.has_wgmma = False
-    assert core.wants_tf32_answer(_problem(ASKS, direction), device)  # the mma family
+    assert core.wants_tf32_answer(problem_of(ASKS, direction), device)  # the mma family
     device.has_mma = False
-    assert not core.wants_tf32_answer(_problem(ASKS, direction), device)
+    assert not core.wants_tf32_answer(problem_of(ASKS, direction), device)
     few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 1000, "w": 1000}
-    assert core.wants_tf32_answer(_problem(few, direction))
-    assert not core.wants_tf32_answer(_problem({**few, "co": few["co"] - 2}, direction))
+    assert core.wants_tf32_answer(problem_of(few, direction))
+    assert not core.wants_tf32_answer(problem_of({**few, "co": few["co"] - 2}, direction))
     for size, asks in ((104, False), (105, True)):
-        problem = _problem({**ASKS, "h": size, "w": size}, direction)
+        problem = problem_of({**ASKS, "h": size, "w": size}, direction)
         assert asks == (problem.flops() >= core.TF32_MIN_FLOPS)
         assert core.wants_tf32_answer(problem) == asks
 
 
 def test_describe_says_that_tf32_is_allowed() -> None:
-    problem = _problem(ASKS, "forward")
+    problem = problem_of(ASKS, "forward")
     strict = problem.describe()
     problem.allow_tf32 = True
     assert problem.describe() == strict.replace("forward float32 input", "forward float32 (TF32 allowed) input")
@@ -1776,7 +1753,7 @@ FAMILIES = {
 def test_forced_family(families: str, direction: str) -> None:
     """The cheapest of the allowed families that takes the problem, else gather; explain says which of the two."""
     for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
-        problem = _problem(one, direction)
+        problem = problem_of(one, direction)
         family = best if not families or best in families else "gather"
         if families == "mma" and best == "hopper":
             best = family = "mma"
@@ -1793,7 +1770,7 @@ def test_forced_family(families: str, direction: str) -> None:
 
 def test_forced_family_is_the_only_one_considered() -> None:
     considered = {
-        families: core.explain(_problem(DEPTHWISE, "forward"), families=families).split("considered:\n")[1]
+        families: core.explain(problem_of(DEPTHWISE, "forward"), families=families).split("considered:\n")[1]
         for families in FAMILIES
     }
     assert considered["depthwise"].startswith("    depthwise family")
@@ -1806,7 +1783,7 @@ def test_unknown_family(families: str) -> None:
     names = "gather, depthwise, hopper, mma, narrow, col2im"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
-        core.make_plan(_problem(DEPTHWISE, "forward"), families=families)
+        core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)
 
 
 # --- explain --------------------------------------------------------------------------------------------------------
@@ -1814,14 +1791,14 @@ def test_unknown_family(families: str) -> None:
 
 def _explained(one: Case, direction: str) -> tuple[str, list[str]]:
     """The text, and its lines on the candidates."""
-    text = core.explain(_problem(one, direction))
+    text = core.explain(problem_of(one, direction))
     return text, text.split("considered:\n")[1].splitlines()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_explain_names_the_cheapest_candidate(direction: str) -> None:
     text, candidates = _explained(KERNELBENCH[0], direction)
-    assert text.startswith(_problem(KERNELBENCH[0], direction).describe())
+    assert text.startswith(problem_of(KERNELBENCH[0], direction).describe())
     plan = text.split("plan: ")[1].splitlines()[0].removeprefix("gather family, ")
     assert plan in [line.strip().replace(": about", ", about") for line in candidates]
     costs = [float(line.split("about ")[1].split()[0]) for line in candidates if "about" in line]
@@ -1839,6 +1816,6 @@ def test_explain_says_why_a_candidate_is_refused(direction: str) -> None:
 
 def test_errors_reach_python() -> None:
     one = {**CASES[0], "s": (0, 1)}
-    first, second, extent, args = _pieces(one, "forward")
+    first, second, extent, args = pieces(one, "forward")
     with pytest.raises(core.InvalidArgument, match=r"stride must be between 1 and 2147483647, but got \[0, 1\]"):
         core.Problem(core.Direction.forward, core.DType.float32, first, second, extent, args)

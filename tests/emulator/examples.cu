@@ -1,0 +1,73 @@
+// Small kernels, right and wrong on purpose: what the emulator must let pass and what it must find.
+#include "examples.h"
+
+#include "kernels/hopper/async.cuh"
+#include "kernels/hopper/wgmma.cuh"
+#include "kernels/tensor_core.cuh"
+#include "launch/kernel_launch.cuh"
+
+namespace deconv {
+namespace {
+
+struct ExampleParams {
+  Mistake mistake;
+  const uint32_t* source;
+  float* result;
+};
+
+constexpr int kRowBytes = 128, kTileBytes = 64 * kRowBytes, kBarrierAt = 2 * kTileBytes;
+
+// result[64 x 32] = a[64 x 32] * b[32 x 32]^T by one warpgroup; a fifth warp writes both operands, row by row of
+// 32 TF32 words, and then, once the warpgroup says so, zeros.
+__global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ ExampleParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t base = shared_address(shared), full = base + kBarrierAt, empty = full + 8;
+  if (threadIdx.x == 0) {
+    barrier_init(full, p.mistake == Mistake::kDeadlock ? 2 : 1);
+    barrier_init(empty, 4);
+    hopper::barrier_init_fence();
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 4) {
+    for (int row = 0; row < 96; ++row) {
+      const uint32_t at = row * kRowBytes + lane * 4;
+      store_shared_4(base + hopper::swizzled(p.mistake == Mistake::kMisaligned && row == 95 ? at + 2 : at),
+                     p.source[row * 32 + lane]);
+    }
+    if (p.mistake != Mistake::kNoFence) hopper::fence_to_async_proxy();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full);
+    if (p.mistake != Mistake::kOverwritesEarly) barrier_wait(empty, 0);
+    for (int row = 0; row < 96; ++row) store_shared_4(base + row * kRowBytes + lane * 4, 0);
+    return;
+  }
+  barrier_wait(full, 0);
+  float sum[16] = {};
+  hopper::mma_pin(sum);
+  hopper::mma_fence();
+  const uint32_t second = p.mistake == Mistake::kOutside ? 1 << 17 : 64 * kRowBytes;
+  for (int k = 0; k < 4; ++k) {
+    hopper::Mma<float, 32>::issue(sum, hopper::tile_descriptor(base, 8 * kRowBytes) + 2 * k,
+                                  hopper::tile_descriptor(base + second, 8 * kRowBytes) + 2 * k, k > 0);
+  }
+  hopper::mma_commit();
+  if (p.mistake != Mistake::kReleasesEarly) hopper::mma_wait<0>();
+  if (lane == 0) barrier_arrive(empty);
+  hopper::mma_wait<0>();
+  hopper::mma_pin(sum);
+  for (int i = 0; i < 16; ++i) {
+    const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    p.result[row * 32 + column] = sum[i];
+  }
+#endif
+}
+
+}  // namespace
+
+cudaError_t launch_example(Mistake mistake, const uint32_t* source, float* result) {
+  return launch_kernel(example_kernel, 1, 160, kBarrierAt + 16, nullptr, ExampleParams{mistake, source, result});
+}
+
+}  // namespace deconv

@@ -1,0 +1,15 @@
+// A kernel of the kind that csrc/ has, and what may be wrong with it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace deconv {
+
+enum class Mistake { kNone, kNoFence, kOverwritesEarly, kReleasesEarly, kDeadlock, kMisaligned, kOutside };
+
+// source: 96 rows of 32 words of float32; result: 64 x 32, the first 64 rows times the others.
+cudaError_t launch_example(Mistake mistake, const uint32_t* source, float* result);
+
+}  // namespace deconv

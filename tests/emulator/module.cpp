@@ -1,0 +1,52 @@
+// The kernels on the CPU, as a Python module for the tests: one call of the launchers with a plan of the host core.
+#include <pybind11/pybind11.h>
+
+#include <stdexcept>
+
+#include "examples.h"
+#include "launch.h"
+#include "machine.h"
+
+namespace py = pybind11;
+
+namespace {
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+void check(cudaError_t error) {
+  const std::string text = emulator::take_error();
+  if (!text.empty()) throw std::runtime_error(text);
+  if (error != cudaSuccess) throw std::runtime_error("launch returned error " + std::to_string(error));
+}
+
+void launch(const deconv::Problem& problem, const deconv::Plan& plan, uintptr_t x, uintptr_t w, uintptr_t y,
+            uintptr_t bias, uintptr_t result, uintptr_t workspace, uint64_t seed) {
+  emulator::set_seed(seed);
+  check(deconv::launch(problem, plan,
+                       {pointer(x), pointer(w), pointer(y), pointer(bias), pointer(result), pointer(workspace)},
+                       nullptr));
+}
+
+void launch_example(deconv::Mistake mistake, uintptr_t source, uintptr_t result, uint64_t seed) {
+  emulator::set_seed(seed);
+  check(deconv::launch_example(mistake, static_cast<const uint32_t*>(pointer(source)),
+                               static_cast<float*>(pointer(result))));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_emulator, m) {
+  py::module_::import("_host_core");  // its types
+  py::enum_<deconv::Mistake>(m, "Mistake")
+      .value("NONE", deconv::Mistake::kNone)
+      .value("NO_FENCE", deconv::Mistake::kNoFence)
+      .value("OVERWRITES_EARLY", deconv::Mistake::kOverwritesEarly)
+      .value("RELEASES_EARLY", deconv::Mistake::kReleasesEarly)
+      .value("DEADLOCK", deconv::Mistake::kDeadlock)
+      .value("MISALIGNED", deconv::Mistake::kMisaligned)
+      .value("OUTSIDE", deconv::Mistake::kOutside);
+  m.def("launch_example", &launch_example, py::arg("mistake"), py::arg("source"), py::arg("result"),
+        py::arg("seed") = 0);
+  m.def("launch", &launch, py::arg("problem"), py::arg("plan"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("result"), py::arg("workspace"), py::arg("seed") = 0);
+}

@@ -1,0 +1,283 @@
+"""The kernels on the CPU: csrc/'s own code, run by the machine of tests/emulator, against float64.
+
+Threads go on in an order that a seed decides, copies and products happen as early or as late as the architecture
+allows, and all memory around the operands is NaN. What that cannot show is time, and what only the hardware does.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from cases import AWKWARD
+from helpers import relative_error
+from torch import Tensor
+
+from deconv_ext.workloads import Case, case, output_size
+
+core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
+emulator = pytest.importorskip("_emulator", reason="the emulator is not built: cmake -S . -B build/host_core")
+pytest.importorskip("hypothesis")
+from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from planning import problem_of  # noqa: E402
+
+MARGIN = 256  # elements of NaN on either side of a tensor
+# Of float32: strict by default. The largest relative error of a result.
+MODES = {"float64": 1e-13, "float32": 4e-6, "tf32": 2e-3, "float16": 1.5e-3, "bfloat16": 1.2e-2}
+LAYOUTS = ("contiguous", "channels_last")
+OPERANDS = {"forward": ("x", "w"), "grad_input": ("y", "w"), "grad_weight": ("x", "y")}
+RESULTS = {"forward": "y", "grad_input": "x", "grad_weight": "w"}
+
+
+@dataclass
+class Call:
+    """One call as the operators make it, on a GPU with so many multiprocessors."""
+
+    one: Case
+    direction: str
+    mode: str = "float32"
+    layout: str = "contiguous"
+    family: str = ""
+    multiprocessors: int = 3
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        name = "float32" if self.mode == "tf32" else self.mode
+        self.dtype = getattr(torch, name)
+        self.problem = problem_of(self.one, self.direction, name, self.layout)
+        self.problem.allow_tf32 = self.mode == "tf32"
+        device = core.Device()
+        device.multiprocessors = self.multiprocessors
+        self.plan = core.make_plan(self.problem, device, self.family)
+        self.bias = self.bias and self.direction == "forward"
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        one = self.one
+        return {
+            "x": (one["n"], one["ci"], one["h"], one["w"]), "w": (one["ci"], one["co"] // one["g"], *one["k"]),
+            "y": (one["n"], one["co"], *output_size(one)), "bias": (one["co"],),
+        }  # fmt: skip
+
+    def operands(self) -> dict[str, Tensor]:
+        """Random ones, inside NaN; the result NaN too."""
+        generator = torch.Generator().manual_seed(0)
+        tensors = {}
+        for name, size in self.sizes().items():
+            values = torch.randn(size, generator=generator, dtype=torch.float64).to(self.dtype)
+            stride = torch.empty(size, device="meta").stride()
+            if len(size) == 4 and self.layout == "channels_last":
+                _, c, h, w = size
+                stride = (c * h * w, 1, w * c, c)
+            if name == RESULTS[self.direction]:
+                stride = tuple(self.problem.result_strides())
+            tensors[name] = _inside_nan(values, stride)
+        tensors[RESULTS[self.direction]].fill_(float("nan"))
+        return tensors
+
+    def reference(self, operands: dict[str, Tensor]) -> Tensor:
+        one = self.one
+        args = {"stride": one["s"], "padding": one["p"], "output_padding": one["op"], "groups": one["g"]}
+        wide = {name: tensor.double() for name, tensor in operands.items()}
+        result = RESULTS[self.direction]
+        wide[result] = torch.zeros_like(wide[result], requires_grad=True)
+        if self.direction == "forward":
+            bias = wide["bias"] if self.bias else None
+            return torch.nn.functional.conv_transpose2d(wide["x"], wide["w"], bias, **args, dilation=one["d"])
+        y = torch.nn.functional.conv_transpose2d(wide["x"], wide["w"], **args, dilation=one["d"])
+        return torch.autograd.grad(y, wide[result], wide["y"])[0]
+
+    def emulate(self, operands: dict[str, Tensor], seed: int) -> Tensor:
+        """The result; nothing around it has been written."""
+        result = operands[RESULTS[self.direction]]
+        addresses = {name: operands[name].data_ptr() for name in OPERANDS[self.direction]}
+        workspace = torch.full((self.plan.workspace_bytes + 512,), 255, dtype=torch.uint8)
+        emulator.launch(
+            self.problem,
+            self.plan,
+            *(addresses.get(name, 0) for name in "xwy"),
+            operands["bias"].data_ptr() if self.bias else 0,
+            result.data_ptr(),
+            (workspace.data_ptr() + 255) // 256 * 256,
+            seed,
+        )
+        whole = result.as_strided((result.untyped_storage().nbytes() // result.element_size(),), (1,), 0)
+        outside = torch.ones_like(whole, dtype=torch.bool)
+        outside.as_strided(result.shape, result.stride(), result.storage_offset()).fill_(False)
+        assert whole[outside].isnan().all(), "memory around the result was written"
+        return result.clone()
+
+    def check(self) -> None:
+        """Right in two orders of execution, and the same bits in both."""
+        operands = self.operands()
+        expected = self.reference(operands)
+        results = [self.emulate(operands, seed) for seed in (0, 1)]
+        assert relative_error(results[0], expected) <= MODES[self.mode]
+        assert torch.equal(*results)
+
+
+def _inside_nan(values: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """`values` with these strides, 256-byte aligned."""
+    size = values.element_size()
+    buffer = torch.full((values.numel() + 2 * MARGIN + 256 // size,), float("nan"), dtype=values.dtype)
+    offset = MARGIN + -(buffer.data_ptr() // size + MARGIN) % (256 // size)
+    return buffer.as_strided(values.shape, stride, offset).copy_(values)
+
+
+# --- the machine itself ---------------------------------------------------------------------------------------------
+
+
+def _example(mistake: str) -> Callable[[int], bool]:
+    """Whether a product of tensor cores is right in the order that a seed decides."""
+    source = torch.randn(96, 32)
+    expected = source[:64].double() @ source[64:].double().T
+
+    def is_right(seed: int) -> bool:
+        result = torch.full((64, 32), float("nan"))
+        emulator.launch_example(getattr(emulator.Mistake, mistake), source.data_ptr(), result.data_ptr(), seed)
+        return relative_error(result, expected) < 2e-3
+
+    return is_right
+
+
+def test_right_examples_are_right_in_any_order() -> None:
+    assert all(map(_example("NONE"), range(20)))
+
+
+@pytest.mark.parametrize("mistake", ["NO_FENCE", "OVERWRITES_EARLY", "RELEASES_EARLY"])
+def test_races_show_in_some_order(mistake: str) -> None:
+    assert not all(map(_example(mistake), range(20)))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        ("DEADLOCK", r"no thread can go on: block 0 warp 0 waits for the barrier at \d+, parity 0 \(32 lanes\)"),
+        ("MISALIGNED", r"block 0, thread \d+: 4 bytes of shared memory at \d+, which is not aligned"),
+        ("OUTSIDE", r"block 0, thread \d+: outside shared memory: 16 bytes at \d+"),
+    ],
+)
+def test_what_cannot_be_is_an_error(mistake: str, text: str) -> None:
+    for seed in range(3):  # and the next launch works
+        with pytest.raises(RuntimeError, match=text):
+            _example(mistake)(seed)
+        assert _example("NONE")(seed)
+
+
+# --- the kernels ----------------------------------------------------------------------------------------------------
+
+
+AWKWARD_FEW = [one for one in AWKWARD if one["n"] * one["h"] * one["w"] < 1000]
+
+
+@pytest.mark.parametrize("direction", list(RESULTS))
+@pytest.mark.parametrize(("i", "one"), enumerate(AWKWARD_FEW), ids=lambda v: v["name"] if isinstance(v, dict) else "")
+def test_awkward_cases_by_the_plan_of_choice(i: int, one: Case, direction: str) -> None:
+    """Every mode and layout now and then."""
+    for k in (i, i + 2):
+        Call(one, direction, list(MODES)[k % 5], LAYOUTS[k // 5 % 2]).check()
+
+
+# For tensor cores: whole tiles and ragged ones, several items a block, phases, planes, groups, images in a tile.
+TILES = [
+    case("whole", 2, 32, 8, 16, 64, 3, p=1),
+    case("strided", 2, 40, 9, 12, 33, 4, 2, 1),
+    case("ragged", 1, 72, 11, 13, 136, (3, 2), (2, 1), (0, 1), d=(1, 2)),
+    case("phases_of_three", 1, 24, 6, 7, 48, (4, 5), (2, 3), (1, 2), (1, 0)),
+    case("grouped", 2, 48, 7, 8, 96, 3, 2, 1, 1, g=2),
+    case("few_a_group", 1, 32, 8, 9, 32, 3, 2, 1, 1, g=8),
+    case("images", 9, 64, 3, 4, 32, 2, 2),
+    case("one_pixel", 17, 100, 1, 1, 64, 4),
+    case("odd_width", 1, 32, 9, 33, 32, 3, p=1),
+]
+
+
+@pytest.mark.parametrize(("family", "modes"), [("hopper", MODES), ("mma", MODES), ("narrow", ["tf32", "bfloat16"])])
+@pytest.mark.parametrize("direction", list(RESULTS))
+@pytest.mark.parametrize("one", TILES, ids=lambda one: one["name"])
+def test_tiles(one: Case, direction: str, family: str, modes: list[str]) -> None:
+    for i, mode in enumerate(modes):
+        if mode != "float64":
+            Call(one, direction, mode, LAYOUTS[(i + len(family)) % 2], family).check()
+
+
+FEW_CHANNELS = [  # im2col, col2im, narrow
+    ("grad_input", case("rgb", 2, 64, 12, 16, 3, 4, 2, 1)),
+    ("grad_input", case("groups", 1, 64, 10, 9, 4, (3, 5), (1, 2), (2, 0), g=2)),
+    ("forward", case("first", 1, 3, 12, 21, 64, 3, 1, 1)),
+    ("forward", case("last", 2, 32, 12, 16, 3, 4, 2, 1)),
+    ("forward", case("one", 1, 40, 7, 30, 1, 9, 3, 4, 2)),
+    ("grad_weight", case("rgb", 2, 64, 12, 16, 3, 4, 2, 1)),
+]
+FEW_PIXELS = [  # clusters
+    ("grad_input", case("image", 1, 64, 8, 8, 128, 4, 2, 1)),
+    ("grad_input", case("latent", 9, 70, 1, 1, 96, 4)),
+    ("forward", case("deep", 1, 200, 6, 8, 40, 3, 1, 1)),
+]
+
+
+FAMILIES = ("gather", "depthwise", "hopper", "mma", "narrow", "col2im")
+
+
+@pytest.mark.parametrize("family", ["hopper", "narrow", "col2im"])
+@pytest.mark.parametrize(
+    ("direction", "one"), FEW_CHANNELS + FEW_PIXELS, ids=lambda v: v if isinstance(v, str) else v["name"]
+)
+def test_few_channels_and_few_pixels(direction: str, one: Case, family: str) -> None:
+    for i, mode in enumerate(("float32", "tf32", "bfloat16")):
+        Call(one, direction, mode, LAYOUTS[i % 2], family, multiprocessors=132).check()
+
+
+def test_clusters_and_im2col_are_among_them() -> None:
+    plans = [
+        Call(one, direction, "bfloat16", family="hopper", multiprocessors=132).plan.tile
+        for direction, one in FEW_CHANNELS + FEW_PIXELS
+    ]
+    convolutions = [plan for plan in plans if isinstance(plan, core.HopperConvPlan)]
+    assert any(plan.split > 1 for plan in convolutions)
+    assert any(plan.source == core.HopperSource.IM2COL for plan in convolutions)
+
+
+@st.composite
+def calls(draw: st.DrawFn, family: str) -> Call:
+    """A layer that takes some milliseconds to emulate."""
+    one: dict[str, Any] = {"name": "drawn", "n": draw(st.sampled_from([1, 2, 3, 9]))}
+    extent = st.integers(1, 4) if one["n"] == 9 else st.integers(1, 14)
+    one |= {"h": draw(extent), "w": draw(extent) + (draw(st.sampled_from([0, 0, 10])) if one["n"] < 9 else 0)}
+    one["k"] = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    one["s"] = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 2, 2, 3, 4]))
+    one["d"] = draw(st.sampled_from([1, 1, 1, 2, 3])), draw(st.sampled_from([1, 1, 1, 2, 3]))
+    one["p"] = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    one["op"] = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(one["s"], one["d"], strict=True))
+    if family == "depthwise":
+        one["g"] = one["ci"] = draw(st.sampled_from([1, 3, 4, 8, 20, 33]))
+        one["co"] = one["g"] * draw(st.sampled_from([1, 1, 2]))
+    else:
+        one["g"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
+        few = family in ("narrow", "col2im", "gather")
+        channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [8, 16, 24, 32, 33, 64, 72])
+        one["ci"], one["co"] = one["g"] * draw(channels), one["g"] * draw(channels)
+    assume(min(output_size(one)) >= 1)  # type: ignore[arg-type]
+    call = Call(
+        one,  # type: ignore[arg-type]
+        draw(st.sampled_from(list(RESULTS))),
+        draw(st.sampled_from(list(MODES))),
+        draw(st.sampled_from(LAYOUTS)),
+        family,
+        draw(st.sampled_from([1, 2, 5, 132])),
+        draw(st.booleans()),
+    )
+    assume(re.match(family, type(call.plan.tile).__name__, re.IGNORECASE))
+    return call
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drawn_layers(family: str) -> None:
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(calls(family))
+    def check(call: Call) -> None:
+        call.check()
+
+    check()
