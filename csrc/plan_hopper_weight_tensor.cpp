@@ -62,6 +62,9 @@ class Candidates : public WeightCopiesCandidates {
     Arrangement all;
     all.x_boxes = of_m ? tile.warpgroups : 1;
     all.y_chunks = of_n ? tile.warpgroups : along == Along::kChunks ? tile.first + tile.second : 1;
+    const int64_t columns = static_cast<int64_t>(axis_[0].kernel) * axis_[1].kernel *
+                            (along == Along::kChunks ? all.y_chunks : 1);
+    if (columns > kHopperWeightRuns * (tile.first + tile.second)) return std::nullopt;  // fill would say so
     std::vector<Line> first, second;
     for (const Line& line : lines(along, all.y_chunks)) cut(line, tile, first, second);
     balance(tile, first, second);
