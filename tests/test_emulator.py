@@ -1,7 +1,8 @@
 """The kernels on the CPU: csrc/'s own code, run by the machine of tests/emulator, against float64.
 
-Threads go on in an order that a seed decides, copies and products happen as early or as late as the architecture
-allows, and all memory around the operands is NaN. What that cannot show is time, and what only the hardware does.
+Threads go on in an order that a seed decides, copies, products and kernels that may overlap happen as early or as late
+as the architecture allows, and all memory around the operands is NaN. What that cannot show is time, and what only the
+hardware does.
 """
 
 import re
@@ -130,13 +131,14 @@ def _inside_nan(values: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 
 def _example(mistake: str) -> Callable[[int], bool]:
-    """Whether a product of tensor cores is right in the order that a seed decides."""
+    """Whether a product of tensor cores, of what a kernel before copied, is right in the order that a seed decides."""
     source = torch.randn(96, 32)
     expected = source[:64].double() @ source[64:].double().T
 
     def is_right(seed: int) -> bool:
-        result = torch.full((64, 32), float("nan"))
-        emulator.launch_example(getattr(emulator.Mistake, mistake), source.data_ptr(), result.data_ptr(), seed)
+        copy, result = (torch.full((rows, 32), float("nan")) for rows in (96, 64))
+        addresses = (tensor.data_ptr() for tensor in (source, copy, result))
+        emulator.launch_example(getattr(emulator.Mistake, mistake), *addresses, seed)
         return relative_error(result, expected) < 2e-3
 
     return is_right
@@ -146,7 +148,7 @@ def test_right_examples_are_right_in_any_order() -> None:
     assert all(map(_example("NONE"), range(20)))
 
 
-@pytest.mark.parametrize("mistake", ["NO_FENCE", "OVERWRITES_EARLY", "RELEASES_EARLY"])
+@pytest.mark.parametrize("mistake", ["NO_FENCE", "OVERWRITES_EARLY", "RELEASES_EARLY", "READS_EARLY"])
 def test_races_show_in_some_order(mistake: str) -> None:
     assert not all(map(_example(mistake), range(20)))
 

@@ -12,10 +12,16 @@ namespace {
 struct ExampleParams {
   Mistake mistake;
   const uint32_t* source;
+  uint32_t* copy;
   float* result;
 };
 
 constexpr int kRowBytes = 128, kTileBytes = 64 * kRowBytes, kBarrierAt = 2 * kTileBytes;
+
+__global__ void __launch_bounds__(32) copy_kernel(const __grid_constant__ ExampleParams p) {
+  start_dependents();
+  for (int row = 0; row < 96; ++row) p.copy[row * 32 + threadIdx.x] = p.source[row * 32 + threadIdx.x];
+}
 
 // result[64 x 32] = a[64 x 32] * b[32 x 32]^T by one warpgroup; a fifth warp writes both operands, row by row of
 // 32 TF32 words, and then, once the warpgroup says so, zeros.
@@ -31,11 +37,13 @@ __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ Ex
   __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == 4) {
+    if (p.mistake != Mistake::kReadsEarly) await_predecessors();
     for (int row = 0; row < 96; ++row) {
       const uint32_t at = row * kRowBytes + lane * 4;
       store_shared_4(base + hopper::swizzled(p.mistake == Mistake::kMisaligned && row == 95 ? at + 2 : at),
-                     p.source[row * 32 + lane]);
+                     p.copy[row * 32 + lane]);
     }
+    if (p.mistake == Mistake::kReadsEarly) await_predecessors();
     if (p.mistake != Mistake::kNoFence) hopper::fence_to_async_proxy();
     __syncwarp();
     if (lane == 0) barrier_arrive(full);
@@ -66,8 +74,11 @@ __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ Ex
 
 }  // namespace
 
-cudaError_t launch_example(Mistake mistake, const uint32_t* source, float* result) {
-  return launch_kernel(example_kernel, 1, 160, kBarrierAt + 16, nullptr, ExampleParams{mistake, source, result});
+cudaError_t launch_example(Mistake mistake, const uint32_t* source, uint32_t* copy, float* result) {
+  const ExampleParams params{mistake, source, copy, result};
+  const cudaError_t error = launch_kernel(copy_kernel, 1, 32, 0, nullptr, params);
+  if (error != cudaSuccess) return error;
+  return launch_kernel(example_kernel, 1, 160, kBarrierAt + 16, nullptr, params, Start::kEarly);
 }
 
 }  // namespace deconv

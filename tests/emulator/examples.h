@@ -7,9 +7,10 @@
 
 namespace deconv {
 
-enum class Mistake { kNone, kNoFence, kOverwritesEarly, kReleasesEarly, kDeadlock, kMisaligned, kOutside };
+enum class Mistake { kNone, kNoFence, kOverwritesEarly, kReleasesEarly, kReadsEarly, kDeadlock, kMisaligned, kOutside };
 
-// source: 96 rows of 32 words of float32; result: 64 x 32, the first 64 rows times the others.
-cudaError_t launch_example(Mistake mistake, const uint32_t* source, float* result);
+// source: 96 rows of 32 words of float32; copy: as many, which a kernel before fills; result: 64 x 32, the first 64
+// rows times the others.
+cudaError_t launch_example(Mistake mistake, const uint32_t* source, uint32_t* copy, float* result);
 
 }  // namespace deconv

@@ -66,27 +66,35 @@ struct Stack {
   void* memory;
 };
 
-struct Machine {
-  std::mt19937_64 random{0};
-  std::vector<std::unique_ptr<Stack>> stacks;
+// A kernel that was launched, and the cluster of it that runs.
+struct Grid {
+  Launch launch;
+  std::function<void()> run;
+  std::unique_ptr<Grid> before;  // still to run, though this one may have started
   std::vector<std::unique_ptr<Fiber>> fibers;
-  std::vector<std::unique_ptr<BlockState>> blocks;  // of the cluster that runs
+  std::vector<std::unique_ptr<Stack>> stacks;
+  std::vector<std::unique_ptr<BlockState>> blocks;
   std::vector<std::unique_ptr<WarpState>> warps;
   NamedBarrier cluster_barrier;
   std::map<const Fiber*, unsigned> cluster_seen;
+  std::vector<const unsigned char*> statics;
+};
+
+struct Machine {
+  std::mt19937_64 random{0};
+  std::unique_ptr<Grid> last;  // launched, not run yet: the next one may start before
+  Grid* grid = nullptr;  // that runs
   Fiber* current = nullptr;
   jmp_buf scheduler;
-  ucontext_t scheduler_context, first_context;
-  void (*run)(const void*) = nullptr;
-  const void* what = nullptr;
+  ucontext_t first_context;
+  std::vector<std::unique_ptr<Stack>> stacks;  // of nobody
   std::string error;
-  std::vector<const unsigned char*> statics;
 };
 Machine machine;
 
 void enter_fiber() {
   Fiber* const fiber = machine.current;
-  machine.run(machine.what);
+  machine.grid->run();
   if (!fiber->products.empty()) fail("a thread ends with products under way");
   fiber->done = true;
   if (--fiber->warp->alive > 0 && fiber->warp->arrived == fiber->warp->alive) {
@@ -131,7 +139,7 @@ std::string describe_waiting() {
   std::ostringstream text;
   text << "no thread can go on: ";
   std::map<std::string, int> counts;
-  for (const auto& fiber : machine.fibers) {
+  for (const auto& fiber : machine.grid->fibers) {
     if (fiber->done) continue;
     std::ostringstream one;
     one << "block " << fiber->block->index.x << " warp " << fiber->index.x / 32 << " waits for " << fiber->waits_for;
@@ -141,8 +149,20 @@ std::string describe_waiting() {
   return text.str();
 }
 
+void run_grid(Grid& grid);
+
+// Runs what was launched before the present grid; false if there is nothing.
+bool run_before() {
+  Grid* const grid = machine.grid;
+  const std::unique_ptr<Grid> before = std::move(grid->before);
+  if (!before) return false;
+  run_grid(*before);
+  machine.grid = grid;
+  return true;
+}
+
 void run_cluster() {
-  std::vector<size_t> order(machine.fibers.size());
+  std::vector<size_t> order(machine.grid->fibers.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   size_t alive = order.size();
   while (alive > 0) {
@@ -155,22 +175,66 @@ void run_cluster() {
     }
     bool moved = false;
     for (const size_t i : order) {
-      Fiber& fiber = *machine.fibers[i];
+      Fiber& fiber = *machine.grid->fibers[i];
       if (fiber.done) continue;
       machine.current = &fiber;  // whose block `ready` asks
       if (fiber.ready != nullptr && !(*fiber.ready)()) continue;
       fiber.ready = nullptr;
-      resume(fiber, *machine.stacks[i]);
+      resume(fiber, *machine.grid->stacks[i]);
       if (!machine.error.empty()) return;
       moved = true;
       if (fiber.done) --alive;
       if (machine.random() % 64 == 0) copy_safely(*fiber.state, false);
     }
-    for (const auto& block : machine.blocks) moved |= copy_safely(*block, !moved);
-    if (!moved && machine.error.empty()) machine.error = describe_waiting();
+    for (const auto& block : machine.grid->blocks) moved |= copy_safely(*block, !moved);
+    if (!moved && machine.error.empty() && !run_before()) machine.error = describe_waiting();
     if (!machine.error.empty()) return;
   }
-  for (const auto& block : machine.blocks) copy_safely(*block, true);
+  for (const auto& block : machine.grid->blocks) copy_safely(*block, true);
+}
+
+void make_block(Grid& grid, unsigned index, unsigned rank) {
+  auto block = std::make_unique<BlockState>();
+  block->index.x = index;
+  block->threads = {grid.launch.threads, 1, 1};
+  block->grid = {grid.launch.blocks, 1, 1};
+  block->rank = static_cast<int>(rank);
+  block->cluster = static_cast<int>(grid.launch.cluster);
+  block->memory.assign(grid.launch.shared_bytes + 1024, 0xFF);  // NaN
+  block->shared_bytes = static_cast<uint32_t>(grid.launch.shared_bytes);
+  block->shared = block->memory.data() + (1024 - reinterpret_cast<uintptr_t>(block->memory.data()) % 1024);
+  block->unfenced.assign(grid.launch.shared_bytes / 16 + 1, 0);
+  for (unsigned t = 0; t < grid.launch.threads; ++t) {
+    if (t % 32 == 0) grid.warps.push_back(std::make_unique<WarpState>());
+    auto fiber = std::make_unique<Fiber>();
+    fiber->index.x = t;
+    fiber->block = fiber->state = block.get();
+    fiber->warp = grid.warps.back().get();
+    fiber->lane = static_cast<int>(t % 32);
+    grid.fibers.push_back(std::move(fiber));
+  }
+  grid.blocks.push_back(std::move(block));
+}
+
+void run_grid(Grid& grid) {
+  machine.grid = &grid;
+  for (unsigned t = 0; t < grid.launch.threads * grid.launch.cluster; ++t) {
+    if (machine.stacks.empty()) machine.stacks.push_back(std::make_unique<Stack>());
+    grid.stacks.push_back(std::move(machine.stacks.back()));
+    machine.stacks.pop_back();
+  }
+  if (toss()) run_before();  // it did not start early
+  for (unsigned first = 0; first < grid.launch.blocks && machine.error.empty(); first += grid.launch.cluster) {
+    grid.fibers.clear();
+    grid.blocks.clear();
+    grid.warps.clear();
+    grid.cluster_seen.clear();
+    grid.cluster_barrier = {};
+    for (unsigned rank = 0; rank < grid.launch.cluster; ++rank) make_block(grid, first + rank, rank);
+    run_cluster();
+  }
+  if (grid.before && machine.error.empty()) machine.error = "a grid that started early ends before those before it";
+  for (auto& stack : grid.stacks) machine.stacks.push_back(std::move(stack));
 }
 
 Fiber& me() { return *machine.current; }
@@ -179,8 +243,8 @@ BlockState& block_at(uint32_t& address) {
   const uint32_t rank = address >> kRankShift;
   address &= (1u << kRankShift) - 1;
   if (rank == 0) return *me().state;
-  if (rank > machine.blocks.size()) fail("an address of a block that is not in the cluster");
-  return *machine.blocks[rank - 1];
+  if (rank > machine.grid->blocks.size()) fail("an address of a block that is not in the cluster");
+  return *machine.grid->blocks[rank - 1];
 }
 
 MemoryBarrier& barrier_at(BlockState& block, uint32_t address) {
@@ -220,48 +284,27 @@ void fail(const std::string& text) {
   _longjmp(machine.scheduler, 1);
 }
 
-bool launch(const Launch& launch, void (*run)(const void*), const void* what) {
-  if (!machine.error.empty()) return false;
-  machine.run = run;
-  machine.what = what;
-  machine.statics.clear();
-  const unsigned threads = launch.threads * launch.cluster;
-  while (machine.stacks.size() < threads) machine.stacks.push_back(std::make_unique<Stack>());
+bool launch(const Launch& launch, std::function<void()> run) {
   if (launch.blocks % launch.cluster != 0 || launch.threads % 32 != 0) {
     machine.error = "a launch of parts of clusters or warps";
-    return false;
   }
-  for (unsigned first = 0; first < launch.blocks && machine.error.empty(); first += launch.cluster) {
-    machine.fibers.clear();
-    machine.blocks.clear();
-    machine.warps.clear();
-    machine.cluster_seen.clear();
-    machine.cluster_barrier = {};
-    for (unsigned rank = 0; rank < launch.cluster; ++rank) {
-      auto block = std::make_unique<BlockState>();
-      block->index.x = first + rank;
-      block->threads = {launch.threads, 1, 1};
-      block->grid = {launch.blocks, 1, 1};
-      block->rank = static_cast<int>(rank);
-      block->cluster = static_cast<int>(launch.cluster);
-      block->memory.assign(launch.shared_bytes + 1024, 0xFF);  // NaN
-      block->shared_bytes = static_cast<uint32_t>(launch.shared_bytes);
-      block->shared = block->memory.data() + (1024 - reinterpret_cast<uintptr_t>(block->memory.data()) % 1024);
-      block->unfenced.assign(launch.shared_bytes / 16 + 1, 0);
-      for (unsigned t = 0; t < launch.threads; ++t) {
-        if (t % 32 == 0) machine.warps.push_back(std::make_unique<WarpState>());
-        auto fiber = std::make_unique<Fiber>();
-        fiber->index.x = t;
-        fiber->block = fiber->state = block.get();
-        fiber->warp = machine.warps.back().get();
-        fiber->lane = static_cast<int>(t % 32);
-        machine.fibers.push_back(std::move(fiber));
-      }
-      machine.blocks.push_back(std::move(block));
-    }
-    run_cluster();
-  }
+  if (!launch.early) finish();
+  auto grid = std::make_unique<Grid>();
+  grid->launch = launch;
+  grid->run = std::move(run);
+  grid->before = std::move(machine.last);
+  machine.last = std::move(grid);
   return machine.error.empty();
+}
+
+void finish() {
+  const std::unique_ptr<Grid> last = std::move(machine.last);
+  if (last && machine.error.empty()) run_grid(*last);
+}
+
+void await_grids_before() {
+  const Grid* const grid = machine.grid;
+  wait_until("the grids before", [=] { return grid->before == nullptr; });
 }
 
 // ---- waiting
@@ -286,21 +329,21 @@ void named_barrier(int index, unsigned threads, bool waits) {
 }
 
 void cluster_arrive() {
-  machine.cluster_seen[&me()] = machine.cluster_barrier.generation;
+  machine.grid->cluster_seen[&me()] = machine.grid->cluster_barrier.generation;
   size_t alive = 0;
-  for (const auto& fiber : machine.fibers) alive += fiber->done ? 0 : 1;
-  if (++machine.cluster_barrier.arrived == alive) {
-    machine.cluster_barrier.arrived = 0;
-    ++machine.cluster_barrier.generation;
+  for (const auto& fiber : machine.grid->fibers) alive += fiber->done ? 0 : 1;
+  if (++machine.grid->cluster_barrier.arrived == alive) {
+    machine.grid->cluster_barrier.arrived = 0;
+    ++machine.grid->cluster_barrier.generation;
   }
 }
 void cluster_wait() {
-  const unsigned generation = machine.cluster_seen[&me()];
+  const unsigned generation = machine.grid->cluster_seen[&me()];
   wait_until("the cluster", [=] {
     // Threads that ended since count as arrived.
     size_t alive = 0;
-    for (const auto& fiber : machine.fibers) alive += fiber->done ? 0 : 1;
-    NamedBarrier& barrier = machine.cluster_barrier;
+    for (const auto& fiber : machine.grid->fibers) alive += fiber->done ? 0 : 1;
+    NamedBarrier& barrier = machine.grid->cluster_barrier;
     if (barrier.generation == generation && barrier.arrived == alive) {
       barrier.arrived = 0;
       ++barrier.generation;
@@ -365,14 +408,14 @@ uint32_t shared_address(const void* pointer) {
   if (p >= block.shared && p <= block.shared + block.shared_bytes) {
     return kSharedBase + static_cast<uint32_t>(p - block.shared);
   }
-  for (size_t i = 0; i < machine.statics.size(); ++i) {
-    const auto offset = static_cast<size_t>(p - machine.statics[i]);
-    if (p >= machine.statics[i] && offset < kStaticBytes) {
+  for (size_t i = 0; i < machine.grid->statics.size(); ++i) {
+    const auto offset = static_cast<size_t>(p - machine.grid->statics[i]);
+    if (p >= machine.grid->statics[i] && offset < kStaticBytes) {
       return kStaticBase + static_cast<uint32_t>(i * kStaticBytes + offset);
     }
   }
-  machine.statics.push_back(p);
-  return kStaticBase + static_cast<uint32_t>((machine.statics.size() - 1) * kStaticBytes);
+  machine.grid->statics.push_back(p);
+  return kStaticBase + static_cast<uint32_t>((machine.grid->statics.size() - 1) * kStaticBytes);
 }
 
 unsigned char* at_shared(uint32_t address, unsigned bytes) {
@@ -383,8 +426,8 @@ unsigned char* at_shared(uint32_t address, unsigned bytes) {
   }
   if (address >= kStaticBase) {
     const size_t index = (address - kStaticBase) / kStaticBytes;
-    if (index < machine.statics.size()) {
-      return const_cast<unsigned char*>(machine.statics[index]) + (address - kStaticBase) % kStaticBytes;
+    if (index < machine.grid->statics.size()) {
+      return const_cast<unsigned char*>(machine.grid->statics[index]) + (address - kStaticBase) % kStaticBytes;
     }
   } else if (address >= kSharedBase && address - kSharedBase + bytes <= block.shared_bytes) {
     return block.shared + (address - kSharedBase);

@@ -1,7 +1,8 @@
 // A GPU's blocks on one CPU thread: threads are fibers that change places where they wait, in an order that a seed
 // decides. What the machine does behind a thread's back (copies, products of tensor cores) happens at any moment that
-// the architecture allows, so code that looks too early or overwrites too early meets wrong data; and what can never
-// go on is an error that says who waits for what.
+// the architecture allows, and a kernel that may start early does so before or after the one before it. So code that
+// looks too early or overwrites too early meets wrong data; and what can never go on is an error that says who waits for
+// what.
 #pragma once
 
 #include <cstddef>
@@ -62,9 +63,12 @@ Thread& self();
 struct Launch {
   unsigned blocks, threads, cluster;
   size_t shared_bytes;
+  bool early;  // may start before the ends of those before, whose results it has then to await
 };
-// Runs a kernel; false after an error, whose text error() has.
-bool launch(const Launch& launch, void (*run)(const void* what), const void* what);
+// Launches a kernel; false after an error, whose text take_error has. It runs when the next one does, or in finish.
+bool launch(const Launch& launch, std::function<void()> run);
+void finish();
+void await_grids_before();
 // Of launches from here on: another order of the same work.
 void set_seed(uint64_t seed);
 std::string take_error();

@@ -14,6 +14,7 @@ namespace {
 void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 void check(cudaError_t error) {
+  emulator::finish();
   const std::string text = emulator::take_error();
   if (!text.empty()) throw std::runtime_error(text);
   if (error != cudaSuccess) throw std::runtime_error("launch returned error " + std::to_string(error));
@@ -27,10 +28,10 @@ void launch(const deconv::Problem& problem, const deconv::Plan& plan, uintptr_t 
                        nullptr));
 }
 
-void launch_example(deconv::Mistake mistake, uintptr_t source, uintptr_t result, uint64_t seed) {
+void launch_example(deconv::Mistake mistake, uintptr_t source, uintptr_t copy, uintptr_t result, uint64_t seed) {
   emulator::set_seed(seed);
   check(deconv::launch_example(mistake, static_cast<const uint32_t*>(pointer(source)),
-                               static_cast<float*>(pointer(result))));
+                               static_cast<uint32_t*>(pointer(copy)), static_cast<float*>(pointer(result))));
 }
 
 }  // namespace
@@ -42,10 +43,11 @@ PYBIND11_MODULE(_emulator, m) {
       .value("NO_FENCE", deconv::Mistake::kNoFence)
       .value("OVERWRITES_EARLY", deconv::Mistake::kOverwritesEarly)
       .value("RELEASES_EARLY", deconv::Mistake::kReleasesEarly)
+      .value("READS_EARLY", deconv::Mistake::kReadsEarly)
       .value("DEADLOCK", deconv::Mistake::kDeadlock)
       .value("MISALIGNED", deconv::Mistake::kMisaligned)
       .value("OUTSIDE", deconv::Mistake::kOutside);
-  m.def("launch_example", &launch_example, py::arg("mistake"), py::arg("source"), py::arg("result"),
+  m.def("launch_example", &launch_example, py::arg("mistake"), py::arg("source"), py::arg("copy"), py::arg("result"),
         py::arg("seed") = 0);
   m.def("launch", &launch, py::arg("problem"), py::arg("plan"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("result"), py::arg("workspace"), py::arg("seed") = 0);

@@ -187,18 +187,13 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function
 }
 template <class Params>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params), const Params& params) {
-  unsigned cluster = 1;
+  emulator::Launch launch{config->gridDim.x, config->blockDim.x, 1, config->dynamicSmemBytes, false};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim.x;
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) launch.cluster = attribute.val.clusterDim.x;
+    launch.early |= attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization;
   }
-  const auto run = [](const void* what) {
-    const auto& [function, argument] = *static_cast<const std::pair<void (*)(Params), const Params*>*>(what);
-    function(*argument);
-  };
-  const std::pair<void (*)(Params), const Params*> what{kernel, &params};
-  const bool ran = emulator::launch({config->gridDim.x, config->blockDim.x, cluster, config->dynamicSmemBytes}, run,
-                                    &what);
-  return ran ? cudaSuccess : cudaErrorLaunchFailure;
+  return emulator::launch(launch, [kernel, params] { kernel(params); }) ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
 // ---- the driver's tensor maps
