@@ -89,8 +89,8 @@ class Result {
   __device__ __forceinline__ Pixel pixel(int index, int phase = 0) const {
     const uint4 bits = load_shared_16(places_ + index * kMmaPlaceBytes);
     const ResultPlace place = reinterpret_cast<const ResultPlace&>(bits);
-    return {place.offset + phase * p.result_w,
-            place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together + phase < left_w_};
+    const int exists = place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together + phase < left_w_;
+    return {place.offset + phase * p.result_w, exists != 0};
   }
 
   __device__ __forceinline__ void find_bias() {
