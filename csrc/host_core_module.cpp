@@ -669,6 +669,19 @@ PYBIND11_MODULE(_host_core, m) {
         return make_plan(problem, device, parse_planner_options(families.c_str()));
       },
       py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+  // The plans that make_plan chooses from, of the families that list theirs.
+  m.def(
+      "candidates",
+      [](const Problem& problem, const Device& device, const std::string& families) {
+        std::vector<Candidate> considered;
+        make_plan(problem, device, parse_planner_options(families.c_str()), &considered);
+        std::vector<Plan> plans;
+        for (const Candidate& candidate : considered) {
+          if (candidate.plan) plans.push_back(*candidate.plan);
+        }
+        return plans;
+      },
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
   m.def(
       "plan_hopper_weight_lines",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_lines(problem, device, nullptr); },

@@ -1,6 +1,8 @@
 // Problem + device -> plan: which family serves a call, with which tile. Arithmetic only: no torch, no CUDA, no search.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,12 +43,24 @@ struct Plan {
   double estimate_ms = 0;
 };
 
-// One considered plan, for explain: either a cost or the reason why it was refused.
+// One considered plan, for explain and the tests: either a cost or the reason why it was refused.
 struct Candidate {
   std::string tile;
   double estimate_ms = 0;
   std::string refusal;
+  std::shared_ptr<const Plan> plan = nullptr;  // unless refused
 };
+
+// Lists a plan of a family, if the candidates are wanted, and takes it if it is the best so far.
+template <class TilePlan>
+void consider_plan(std::optional<Plan>& best, const std::string& family, const TilePlan& tile, int64_t workspace_bytes,
+                   double ms, DType dtype, std::vector<Candidate>* considered) {
+  if (considered) {
+    considered->push_back(
+        {family + ", " + describe(tile, dtype), ms, "", std::make_shared<const Plan>(Plan{tile, workspace_bytes, ms})});
+  }
+  if (!best || ms < best->estimate_ms) best = Plan{tile, workspace_bytes, ms};
+}
 
 inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 // Smaller float32 problems do not ask for TF32: the float32 units of an H200 do this much in some 2 µs, so there is

@@ -237,8 +237,7 @@ std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& devic
     const int64_t segments = int64_t{problem.batch} * plan->strips * plan->segments;
     if (plan->blocks > INT32_MAX || segments + plan->segment_blocks > INT32_MAX) return;
     const double ms = candidates.estimate_ms(*plan);
-    if (considered) considered->push_back({"col2im family, " + describe(*plan, problem.dtype), ms, ""});
-    if (!best || ms < best->estimate_ms) best = Plan{*plan, 0, ms};
+    consider_plan(best, "col2im family", *plan, 0, ms, problem.dtype, considered);
   };
   for (int passes = 1; passes <= kMostPasses && passes <= all_channels; ++passes) {
     const int channels = static_cast<int>(all_channels / passes);

@@ -651,9 +651,8 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
                                                                    split);
         if (!plan) return;
         const double ms = candidates.estimate_ms(*plan);
-        if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-        if (!best || ms < best->estimate_ms)
-          best = Plan{*plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms};
+        consider_plan(best, "hopper family", *plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms,
+                      problem.dtype, considered);
         if (plan->items > most_clusters(device, 2 * split)) return;
       }
     };

@@ -254,8 +254,7 @@ std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& dev
         const std::optional<HopperWeightPlan> plan = candidates.plan(tile, octets, spread);
         if (!plan) continue;
         const double ms = candidates.estimate_ms(*plan);
-        if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-        if (!best || ms < best->estimate_ms) best = Plan{*plan, candidates.workspace_bytes(*plan), ms};
+        consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
       }
     }
   };

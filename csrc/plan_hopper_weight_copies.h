@@ -94,10 +94,8 @@ void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t 
   // Every slice reads and writes the sums, which costs about what adding them costs.
   const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
   const int64_t bytes = place_slices(tile, slices, sums);
-  if (considered) considered->push_back({"hopper family, " + describe(tile, dtype), all_ms, ""});
-  if (best && all_ms >= best->estimate_ms) return;
   set_fallback(tile, fallback);
-  best = Plan{std::move(tile), std::max(bytes, fallback.workspace_bytes), all_ms};
+  consider_plan(best, "hopper family", tile, std::max(bytes, fallback.workspace_bytes), all_ms, dtype, considered);
 }
 
 class WeightCopiesCandidates {

@@ -296,8 +296,7 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
           const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
           const double ms = candidates.estimate_ms(*plan);
-          if (considered) considered->push_back({"hopper family, " + describe(*plan, problem.dtype), ms, ""});
-          if (!best || ms < best->estimate_ms) best = Plan{*plan, candidates.workspace_bytes(*plan), ms};
+          consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
         }
       }
     }

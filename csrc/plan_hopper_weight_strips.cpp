@@ -272,11 +272,8 @@ std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Devi
       }
     }
     if (!of_tile) return;
-    if (considered) {
-      const auto& chosen = std::get<HopperWeightStripsPlan>(of_tile->tile);
-      considered->push_back({"hopper family, " + describe(chosen, problem.dtype), of_tile->estimate_ms, ""});
-    }
-    if (!best || of_tile->estimate_ms < best->estimate_ms) best = of_tile;
+    consider_plan(best, "hopper family", std::get<HopperWeightStripsPlan>(of_tile->tile), of_tile->workspace_bytes,
+                  of_tile->estimate_ms, problem.dtype, considered);
   };
   if (problem.allow_tf32) {
     for (const HopperWeightStripsTile tile : kHopperWeightStripsTiles) consider(tile);

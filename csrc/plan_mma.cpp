@@ -315,13 +315,10 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
     if (!candidates.suits(tile)) continue;
     for (const auto& [repack, together] : {std::pair{false, 1}, {true, 1}, {false, 2}, {true, 2}}) {
       if ((repack && candidates.slice() == 0) || (together > 1 && !candidates.alternates())) continue;
-      std::optional<Plan> plan = candidates.plan(tile, repack, together);
+      const std::optional<Plan> plan = candidates.plan(tile, repack, together);
       if (!plan) continue;
-      if (considered) {
-        const std::string text = describe(std::get<MmaConvPlan>(plan->tile), problem.dtype);
-        considered->push_back({"mma family, " + text, plan->estimate_ms, ""});
-      }
-      if (!best || plan->estimate_ms < best->estimate_ms) best = std::move(plan);
+      consider_plan(best, "mma family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
+                    problem.dtype, considered);
     }
   }
   if (!best && considered) {

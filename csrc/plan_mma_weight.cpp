@@ -297,13 +297,10 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
     const Candidates candidates(problem, device, repack);
     if (repack && (!candidates.has_repack() || !candidates.fits_repack())) break;
     candidates.for_all([&](const MmaWeightPlan& p) {
-      std::optional<Plan> plan = candidates.with_splits(p);
+      const std::optional<Plan> plan = candidates.with_splits(p);
       if (!plan) return;
-      if (considered) {
-        const std::string text = describe(std::get<MmaWeightPlan>(plan->tile), problem.dtype);
-        considered->push_back({"mma family, " + text, plan->estimate_ms, ""});
-      }
-      if (!best || plan->estimate_ms < best->estimate_ms) best = std::move(plan);
+      consider_plan(best, "mma family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
+                    problem.dtype, considered);
     });
   }
   if (!best && considered) {

@@ -351,8 +351,7 @@ std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& devic
     const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights);
     if (!plan || plan->blocks > INT32_MAX) return;
     const double ms = candidates.estimate_ms(*plan);
-    if (considered) considered->push_back({"narrow family, " + describe(*plan, problem.dtype), ms, ""});
-    if (!best || ms < best->estimate_ms) best = Plan{*plan, 0, ms};
+    consider_plan(best, "narrow family", *plan, 0, ms, problem.dtype, considered);
   };
   for (const int channels : {8, 16, 32, 64}) {
     const int of_block = static_cast<int>(std::min<int64_t>(channels, all_channels));

@@ -5,9 +5,11 @@ as the architecture allows, and all memory around the operands is NaN. What that
 hardware does.
 """
 
+import itertools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -44,15 +46,17 @@ class Call:
     family: str = ""
     multiprocessors: int = 3
     bias: bool = True
+    plan: Any = None  # by default what the planner takes
 
     def __post_init__(self) -> None:
         name = "float32" if self.mode == "tf32" else self.mode
         self.dtype = getattr(torch, name)
         self.problem = problem_of(self.one, self.direction, name, self.layout)
         self.problem.allow_tf32 = self.mode == "tf32"
-        device = core.Device()
-        device.multiprocessors = self.multiprocessors
-        self.plan = core.make_plan(self.problem, device, self.family)
+        self.device = core.Device()
+        self.device.multiprocessors = self.multiprocessors
+        if self.plan is None:
+            self.plan = core.make_plan(self.problem, self.device, self.family)
         self.bias = self.bias and self.direction == "forward"
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -240,6 +244,52 @@ def test_clusters_and_im2col_are_among_them() -> None:
     convolutions = [plan for plan in plans if isinstance(plan, core.HopperConvPlan)]
     assert any(plan.split > 1 for plan in convolutions)
     assert any(plan.source == core.HopperSource.IM2COL for plan in convolutions)
+
+
+# --- every way that the planner may take, not only what is best for so small a layer ---------------------------------
+
+FOLDED = [("forward", case("folded", 1, 32, 8, 16, 32, 3, p=1)), ("forward", case("wide", 1, 48, 8, 16, 32, 3, p=1))]
+CHOICES = [(direction, one) for direction in RESULTS for one in TILES] + FEW_CHANNELS + FEW_PIXELS + FOLDED
+
+
+def _choices(mode: str, families: Sequence[str]) -> list[Call]:
+    """All plans for CHOICES in both layouts."""
+    calls = []
+    for (direction, one), layout, family in itertools.product(CHOICES, LAYOUTS, families):
+        call = Call(one, direction, mode, layout, family, multiprocessors=132)
+        for plan in core.candidates(call.problem, call.device, family):
+            calls.append(replace(call, plan=plan))
+    return calls
+
+
+def _instance(plan: Any) -> tuple[Any, ...]:
+    """What tells the instances of the Hopper convolution's kernel apart."""
+    tile = plan.groups, plan.phases, plan.fold
+    return *tile, plan.row_bytes, plan.source, plan.split > 1
+
+
+@pytest.mark.parametrize(("mode", "instances"), [("tf32", 48), ("bfloat16", 57), ("float32", 20)])
+def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> None:
+    by_instance: dict[tuple[Any, ...], list[Call]] = {}
+    for call in _choices(mode, ["hopper"]):
+        if isinstance(call.plan.tile, core.HopperConvPlan):
+            by_instance.setdefault(_instance(call.plan.tile), []).append(call)
+    assert len(by_instance) == instances
+    random = Random(0)
+    for calls in by_instance.values():
+        random.choice(calls).check()
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
+def test_plans_that_lose(mode: str) -> None:
+    by_kind: dict[str, list[Call]] = {}
+    for call in _choices(mode, ["hopper", "mma", "narrow,col2im"]):
+        by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
+    assert len(by_kind) == {"tf32": 9, "float32": 9, "bfloat16": 8}[mode]
+    random = Random(0)
+    for calls in by_kind.values():
+        for call in random.sample(calls, 3):
+            call.check()
 
 
 @st.composite
