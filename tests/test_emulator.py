@@ -280,16 +280,39 @@ def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> 
         random.choice(calls).check()
 
 
-@pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
-def test_plans_that_lose(mode: str) -> None:
+def _choices_by_kind(mode: str) -> list[list[Call]]:
+    """The same of families on tensor cores, by the kind of their plan."""
     by_kind: dict[str, list[Call]] = {}
     for call in _choices(mode, ["hopper", "mma", "narrow,col2im"]):
         by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
     assert len(by_kind) == {"tf32": 9, "float32": 9, "bfloat16": 8}[mode]
+    return list(by_kind.values())
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
+def test_plans_that_lose(mode: str) -> None:
     random = Random(0)
-    for calls in by_kind.values():
+    for calls in _choices_by_kind(mode):
         for call in random.sample(calls, 3):
             call.check()
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
+def test_inf_and_nan_of_the_source_reach_what_they_belong_to(mode: str) -> None:
+    """Nothing else, although sums hold products with zeros that are not theirs, or of parts."""
+    random = Random(1)
+    for calls in _choices_by_kind(mode):
+        convolutions = [call for call in calls if call.direction != "grad_weight"]
+        for call in random.sample(convolutions, min(3, len(convolutions))):
+            operands = call.operands()
+            source = operands[OPERANDS[call.direction][0]]
+            for value in (float("inf"), float("-inf"), float("nan")):
+                source[tuple(random.randrange(size) for size in source.shape)] = value
+            expected, result = call.reference(operands), call.emulate(operands, 0)
+            finite = expected.isfinite()
+            assert torch.equal(result.double()[~finite].nan_to_num(), expected[~finite].nan_to_num())
+            assert torch.equal(result.isnan(), expected.isnan())
+            assert relative_error(result[finite], expected[finite]) <= MODES[mode]
 
 
 @st.composite
