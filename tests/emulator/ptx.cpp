@@ -253,11 +253,13 @@ const std::map<std::string, Handler>& handlers() {
        [](const Instruction& i, Frame& f) {
          named_barrier(static_cast<int>(f.get(i.arguments[0])), f.word(i.arguments[1]), false);
        }},
-      {"bra",  // back to a test of a barrier
+      {"bra",
        [](const Instruction& i, Frame& f) {
-         const std::string what = "the barrier at " + std::to_string(f.tested_barrier) + ", parity " +
-                                  std::to_string(f.tested_parity);
-         wait_until(what, [&] { return barrier_is_past(f.tested_barrier, f.tested_parity); });
+         if (i.target < f.next) {  // back to a test of a barrier
+           const std::string what = "the barrier at " + std::to_string(f.tested_barrier) + ", parity " +
+                                    std::to_string(f.tested_parity);
+           wait_until(what, [&] { return barrier_is_past(f.tested_barrier, f.tested_parity); });
+         }
          f.next = i.target;
        }},
       {"barrier.cluster.arrive", [](const Instruction&, Frame&) { cluster_arrive(); }},
@@ -426,8 +428,9 @@ Code::Code(const char* text) {
     }
     i.run = handler_of(i.opcode, statement);
     read_opcode(i);
-    branches.push_back(opcode == "bra" ? rest : "");
-    if (opcode != "bra" && opcode != ".reg") i.arguments = Parser(rest, locals).list('\0');
+    const bool branches_off = i.opcode[0] == "bra";
+    branches.push_back(branches_off ? rest : "");
+    if (!branches_off && opcode != ".reg") i.arguments = Parser(rest, locals).list('\0');
     instructions_.push_back(std::move(i));
   }
   for (size_t i = 0; i < branches.size(); ++i) {
