@@ -94,6 +94,7 @@ void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t 
   // Every slice reads and writes the sums, which costs about what adding them costs.
   const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
   const int64_t bytes = place_slices(tile, slices, sums);
+  if (!considered && best && all_ms >= best->estimate_ms) return;
   set_fallback(tile, fallback);
   consider_plan(best, "hopper family", tile, std::max(bytes, fallback.workspace_bytes), all_ms, dtype, considered);
 }

@@ -16,39 +16,53 @@ struct ExampleParams {
   float* result;
 };
 
-constexpr int kRowBytes = 128, kTileBytes = 64 * kRowBytes, kBarrierAt = 2 * kTileBytes;
+constexpr int kRowBytes = 128, kTileBytes = 64 * kRowBytes, kBarrierAt = 2 * kTileBytes, kAddedAt = kBarrierAt + 32;
+constexpr int kSharedBytes = kAddedAt + kRowBytes;
 
 __global__ void __launch_bounds__(32) copy_kernel(const __grid_constant__ ExampleParams p) {
   start_dependents();
   for (int row = 0; row < 96; ++row) p.copy[row * 32 + threadIdx.x] = p.source[row * 32 + threadIdx.x];
 }
 
-// result[64 x 32] = a[64 x 32] * b[32 x 32]^T by one warpgroup; a fifth warp writes both operands, row by row of
-// 32 TF32 words, and then, once the warpgroup says so, zeros.
+// result[64 x 32] = a[64 x 32] * b[32 x 32]^T + added[32] by one warpgroup. A fifth warp brings the operands, rows of
+// 32 TF32 words (one by stores, one by copies), and what is added (by a bulk copy); and, once the warpgroup says so,
+// zeros.
 __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ ExampleParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = shared_address(shared), full = base + kBarrierAt, empty = full + 8;
+  const uint32_t base = shared_address(shared), full = base + kBarrierAt, empty = full + 8, added = full + 16;
   if (threadIdx.x == 0) {
     barrier_init(full, p.mistake == Mistake::kDeadlock ? 2 : 1);
     barrier_init(empty, 4);
+    barrier_init(added, 1);
     hopper::barrier_init_fence();
   }
-  __syncthreads();
+  if (p.mistake != Mistake::kNoSync) __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == 4) {
     if (p.mistake != Mistake::kReadsEarly) await_predecessors();
-    for (int row = 0; row < 96; ++row) {
-      const uint32_t at = row * kRowBytes + lane * 4;
-      store_shared_4(base + hopper::swizzled(p.mistake == Mistake::kMisaligned && row == 95 ? at + 2 : at),
-                     p.copy[row * 32 + lane]);
+    if (lane == 0) {
+      hopper::barrier_arrive_expecting(added, p.mistake == Mistake::kExpectsTooMuch ? 2 * kRowBytes : kRowBytes);
+      hopper::copy_bulk(base + kAddedAt, p.copy, kRowBytes, added);
     }
+    for (int row = 0; row < 96; ++row) {
+      const uint32_t at = base + hopper::swizzled(row * kRowBytes + lane * 4);
+      if (row >= 64) {
+        copy_4(p.mistake == Mistake::kMisaligned && row == 95 ? at + 2 : at, p.copy + row * 32 + lane);
+      } else {
+        store_shared_4(at, p.copy[row * 32 + lane]);
+      }
+    }
+    copy_commit();
+    if (p.mistake != Mistake::kNoWait) copy_wait<0>();
     if (p.mistake == Mistake::kReadsEarly) await_predecessors();
     if (p.mistake != Mistake::kNoFence) hopper::fence_to_async_proxy();
     __syncwarp();
     if (lane == 0) barrier_arrive(full);
     if (p.mistake != Mistake::kOverwritesEarly) barrier_wait(empty, 0);
+    copy_wait<0>();
     for (int row = 0; row < 96; ++row) store_shared_4(base + row * kRowBytes + lane * 4, 0);
+    hopper::fence_to_async_proxy();
     return;
   }
   barrier_wait(full, 0);
@@ -65,10 +79,12 @@ __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ Ex
   if (lane == 0) barrier_arrive(empty);
   hopper::mma_wait<0>();
   hopper::mma_pin(sum);
+  if (p.mistake != Mistake::kReadsBulkEarly) barrier_wait(added, 0);
   for (int i = 0; i < 16; ++i) {
     const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    p.result[row * 32 + column] = sum[i];
+    p.result[row * 32 + column] = sum[i] + __uint_as_float(load_shared_4(base + kAddedAt + column * 4));
   }
+  barrier_wait(added, 0);  // before the block ends
 #endif
 }
 
@@ -78,7 +94,7 @@ cudaError_t launch_example(Mistake mistake, const uint32_t* source, uint32_t* co
   const ExampleParams params{mistake, source, copy, result};
   const cudaError_t error = launch_kernel(copy_kernel, 1, 32, 0, nullptr, params);
   if (error != cudaSuccess) return error;
-  return launch_kernel(example_kernel, 1, 160, kBarrierAt + 16, nullptr, params, Start::kEarly);
+  return launch_kernel(example_kernel, 1, 160, kSharedBytes, nullptr, params, Start::kEarly);
 }
 
 }  // namespace deconv

@@ -7,7 +7,20 @@
 
 namespace deconv {
 
-enum class Mistake { kNone, kNoFence, kOverwritesEarly, kReleasesEarly, kReadsEarly, kDeadlock, kMisaligned, kOutside };
+enum class Mistake {
+  kNone,
+  kNoFence,
+  kNoSync,
+  kNoWait,
+  kReadsBulkEarly,
+  kOverwritesEarly,
+  kReleasesEarly,
+  kReadsEarly,
+  kDeadlock,
+  kExpectsTooMuch,
+  kMisaligned,
+  kOutside,
+};
 
 // source: 96 rows of 32 words of float32; copy: as many, which a kernel before fills; result: 64 x 32, the first 64
 // rows times the others.

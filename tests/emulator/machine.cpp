@@ -1,11 +1,15 @@
+#undef _FORTIFY_SOURCE  // its longjmp takes another fiber's stack for a mistake
 #include "machine.h"
 
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -20,6 +24,7 @@ namespace {
 constexpr size_t kStackBytes = 1 << 20;
 constexpr uint32_t kStaticBase = 0x40000, kStaticBytes = 0x10000;  // addresses of __shared__ arrays of fixed size
 constexpr uint32_t kRankShift = 24;
+constexpr size_t kMostShared = 232448;  // bytes of a block
 
 struct MemoryBarrier {
   unsigned arrivals = 0, missing = 0;
@@ -31,14 +36,12 @@ struct NamedBarrier {
   unsigned arrived = 0, generation = 0;
 };
 
-struct Machine;
-
 struct BlockState : Block {
   std::vector<unsigned char> memory;
   std::unordered_map<uint32_t, MemoryBarrier> barriers;
   std::array<NamedBarrier, 16> named{};
-  std::vector<std::function<void()>> copies;  // that the copy engine has still to do
-  std::vector<uint16_t> unfenced;  // by granule of 16 bytes: thread + 1
+  std::vector<std::function<void()>> copies, late_copies;  // that the copy engine has still to do; when all others wait
+  std::vector<uint16_t> unfenced;  // by word of 4 bytes: thread + 1
 };
 
 struct WarpState {
@@ -61,7 +64,7 @@ struct Fiber : Thread {
 struct Stack {
   Stack() {
     memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) std::abort();
+    if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_NONE) != 0) std::abort();
   }
   void* memory;
 };
@@ -82,6 +85,7 @@ struct Grid {
 
 struct Machine {
   std::mt19937_64 random{0};
+  bool starts_early = false;  // the last kernel that was launched, if it may
   std::unique_ptr<Grid> last;  // launched, not run yet: the next one may start before
   Grid* grid = nullptr;  // that runs
   Fiber* current = nullptr;
@@ -94,8 +98,15 @@ Machine machine;
 
 void enter_fiber() {
   Fiber* const fiber = machine.current;
-  machine.grid->run();
+  std::string text;
+  try {
+    machine.grid->run();
+  } catch (const std::exception& exception) {
+    text = exception.what();
+  }
+  if (!text.empty()) fail(text);
   if (!fiber->products.empty()) fail("a thread ends with products under way");
+  if (!fiber->copies_out.empty()) fail("a thread ends with bulk copies under way");
   fiber->done = true;
   if (--fiber->warp->alive > 0 && fiber->warp->arrived == fiber->warp->alive) {
     fail("a lane ends where the others of its warp meet");
@@ -116,23 +127,29 @@ void resume(Fiber& fiber, Stack& stack) {
   setcontext(&machine.first_context);
 }
 
-// One of the copies that may happen now; false if there is none.
-bool copy_something(BlockState& block, bool all) {
-  if (block.copies.empty()) return false;
-  do {
-    const size_t which = machine.random() % block.copies.size();
-    std::swap(block.copies[which], block.copies.back());
-    const std::function<void()> copy = std::move(block.copies.back());
-    block.copies.pop_back();
-    copy();
-  } while (all && !block.copies.empty());
+// One of these copies; false if there is none.
+bool copy_one(std::vector<std::function<void()>>& copies) {
+  if (copies.empty()) return false;
+  std::swap(copies[machine.random() % copies.size()], copies.back());
+  const std::function<void()> copy = std::move(copies.back());
+  copies.pop_back();
+  copy();
   return true;
 }
 
-// The same from the scheduler, where an error has no thread to come back from.
-bool copy_safely(BlockState& block, bool all) {
+void copy_behind(BlockState& block, std::function<void()> copy) {
+  (toss() ? block.copies : block.late_copies).push_back(std::move(copy));
+}
+
+// From the scheduler, where an error has no thread to come back from.
+bool is_ready(Fiber& fiber) {
+  machine.current = &fiber;  // whose block `ready` asks
   if (_setjmp(machine.scheduler) != 0) return false;
-  return copy_something(block, all);
+  return fiber.ready == nullptr || (*fiber.ready)();
+}
+bool copy_safely(std::vector<std::function<void()>>& copies) {
+  if (_setjmp(machine.scheduler) != 0) return false;
+  return copy_one(copies);
 }
 
 std::string describe_waiting() {
@@ -166,7 +183,7 @@ void run_cluster() {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   size_t alive = order.size();
   while (alive > 0) {
-    // Warps in any order; now and then lanes, too.
+    // Beginning with any warp; now and then in any order of all lanes.
     if (machine.random() % 4 == 0) {
       std::shuffle(order.begin(), order.end(), machine.random);
     } else {
@@ -176,21 +193,24 @@ void run_cluster() {
     bool moved = false;
     for (const size_t i : order) {
       Fiber& fiber = *machine.grid->fibers[i];
-      if (fiber.done) continue;
-      machine.current = &fiber;  // whose block `ready` asks
-      if (fiber.ready != nullptr && !(*fiber.ready)()) continue;
+      if (fiber.done || !is_ready(fiber)) continue;
       fiber.ready = nullptr;
       resume(fiber, *machine.grid->stacks[i]);
       if (!machine.error.empty()) return;
       moved = true;
       if (fiber.done) --alive;
-      if (machine.random() % 64 == 0) copy_safely(*fiber.state, false);
+      if (machine.random() % 64 == 0) copy_safely(fiber.state->copies);
+      if (!machine.error.empty()) return;
     }
-    for (const auto& block : machine.grid->blocks) moved |= copy_safely(*block, !moved);
+    for (const auto& block : machine.grid->blocks) moved |= copy_safely(block->copies);
+    for (const auto& block : machine.grid->blocks) moved = moved || copy_safely(block->late_copies);
     if (!moved && machine.error.empty() && !run_before()) machine.error = describe_waiting();
     if (!machine.error.empty()) return;
   }
-  for (const auto& block : machine.grid->blocks) copy_safely(*block, true);
+  for (const auto& block : machine.grid->blocks) {
+    if (!block->copies.empty() || !block->late_copies.empty())
+      machine.error = "a block ends with copies to its shared memory under way";
+  }
 }
 
 void make_block(Grid& grid, unsigned index, unsigned rank) {
@@ -203,7 +223,7 @@ void make_block(Grid& grid, unsigned index, unsigned rank) {
   block->memory.assign(grid.launch.shared_bytes + 1024, 0xFF);  // NaN
   block->shared_bytes = static_cast<uint32_t>(grid.launch.shared_bytes);
   block->shared = block->memory.data() + (1024 - reinterpret_cast<uintptr_t>(block->memory.data()) % 1024);
-  block->unfenced.assign(grid.launch.shared_bytes / 16 + 1, 0);
+  block->unfenced.assign(grid.launch.shared_bytes / 4 + 4, 0);
   for (unsigned t = 0; t < grid.launch.threads; ++t) {
     if (t % 32 == 0) grid.warps.push_back(std::make_unique<WarpState>());
     auto fiber = std::make_unique<Fiber>();
@@ -223,8 +243,15 @@ void run_grid(Grid& grid) {
     grid.stacks.push_back(std::move(machine.stacks.back()));
     machine.stacks.pop_back();
   }
-  if (toss()) run_before();  // it did not start early
-  for (unsigned first = 0; first < grid.launch.blocks && machine.error.empty(); first += grid.launch.cluster) {
+  if (grid.before) {
+    if (!machine.starts_early) run_before();
+    machine.starts_early = toss();  // the next one that may
+  }
+  std::vector<unsigned> clusters(grid.launch.blocks / grid.launch.cluster);
+  for (unsigned c = 0; c < clusters.size(); ++c) clusters[c] = c * grid.launch.cluster;
+  std::shuffle(clusters.begin(), clusters.end(), machine.random);
+  for (const unsigned first : clusters) {
+    if (!machine.error.empty()) break;
     grid.fibers.clear();
     grid.blocks.clear();
     grid.warps.clear();
@@ -273,7 +300,10 @@ void run_all(std::vector<std::function<void()>>& work) {
 }  // namespace
 
 Thread& self() { return *machine.current; }
-void set_seed(uint64_t seed) { machine.random.seed(seed); }
+void set_seed(uint64_t seed) {
+  machine.random.seed(seed);
+  machine.starts_early = seed % 2 != 0;
+}
 std::string take_error() { return std::exchange(machine.error, {}); }
 bool toss() { return machine.random() % 2 == 0; }
 
@@ -287,6 +317,9 @@ void fail(const std::string& text) {
 bool launch(const Launch& launch, std::function<void()> run) {
   if (launch.blocks % launch.cluster != 0 || launch.threads % 32 != 0) {
     machine.error = "a launch of parts of clusters or warps";
+  }
+  if (launch.threads > 1024 || launch.cluster > 8 || launch.shared_bytes > kMostShared) {
+    machine.error = "a launch of more than a GPU takes";
   }
   if (!launch.early) finish();
   auto grid = std::make_unique<Grid>();
@@ -318,6 +351,7 @@ void wait_until(const std::string& what, const std::function<bool()>& ready) {
 }
 
 void named_barrier(int index, unsigned threads, bool waits) {
+  if (index < 0 || index > 15) fail("there is no named barrier " + std::to_string(index));
   NamedBarrier& barrier = me().state->named[static_cast<size_t>(index)];
   const unsigned generation = barrier.generation;
   if (++barrier.arrived == threads) {
@@ -387,7 +421,6 @@ uint64_t exchange(const char* what, uint64_t value, Shuffle shuffle, int lane, i
       int from = i;
       if (kind == Shuffle::kIndex) from = first + (argument & (across - 1));
       if (kind == Shuffle::kXor && (i ^ argument) < first + across) from = i ^ argument;
-      if (kind == Shuffle::kDown && i + argument < first + across) from = i + argument;
       lanes[i].word[0] = old[from].word[0];
       lanes[i].word[1] = old[from].word[1];
       if (kind == Shuffle::kBallot) lanes[i].word[0] = ballot, lanes[i].word[1] = 0;
@@ -438,24 +471,25 @@ unsigned char* at_shared(uint32_t address, unsigned bytes) {
 uint32_t map_address(uint32_t address, uint32_t rank) { return address | (rank + 1) << kRankShift; }
 
 void note_written(uint32_t address, unsigned bytes) {
-  BlockState& block = block_at(address);
-  if (address >= kStaticBase) return;
-  for (uint32_t a = (address - kSharedBase) / 16; a <= (address - kSharedBase + bytes - 1) / 16; ++a) {
-    block.unfenced[a] = static_cast<uint16_t>(me().index.x + 1);
-    me().unfenced.push_back(a);
+  if (address >= kStaticBase) return;  // or another block's
+  for (uint32_t word = (address - kSharedBase) / 4; word <= (address - kSharedBase + bytes - 1) / 4; ++word) {
+    me().state->unfenced[word] = static_cast<uint16_t>(me().index.x + 1);
+    me().unfenced.push_back(word);
   }
 }
 
 void fence_to_async() {
-  BlockState& block = *me().state;
-  for (const uint32_t granule : me().unfenced) {
-    if (block.unfenced[granule] == me().index.x + 1) block.unfenced[granule] = 0;
+  for (const uint32_t word : me().unfenced) {
+    uint16_t& writer = me().state->unfenced[word];
+    if (writer == me().index.x + 1) writer = 0;
   }
   me().unfenced.clear();
 }
 
 bool is_fenced(uint32_t address) {
-  return address >= kStaticBase || me().state->unfenced[(address - kSharedBase) / 16] == 0;
+  if (address >= kStaticBase) return true;
+  const uint16_t* const words = &me().state->unfenced[(address - kSharedBase) / 4];
+  return words[0] == 0 && words[1] == 0 && words[2] == 0 && words[3] == 0;
 }
 
 // ---- barriers in shared memory
@@ -525,7 +559,7 @@ void arrive_with_copies(uint32_t barrier) {
     for (auto& copy : group) work->push_back(std::move(copy));
     group.clear();
   }
-  fiber.state->copies.push_back([=, &fiber] {
+  copy_behind(*fiber.state, [=, &fiber] {
     run_all(*work);
     Fiber* const before = std::exchange(machine.current, &fiber);
     barrier_arrive(barrier);
@@ -538,33 +572,31 @@ void copy_bulk(uint32_t shared, const void* global, unsigned bytes, uint32_t bar
   at_shared(shared, 16);
   at_shared(shared + bytes - 16, 16);
   BlockState* const block = me().state;
-  block->copies.push_back([=] {
+  copy_behind(*block, [=] {
     std::memcpy(block->shared + (shared - kSharedBase), global, bytes);
     bytes_arrived(*block, barrier, bytes);
   });
 }
 
-int encode_tensor_map(TensorMap* map, int type, unsigned rank, void* address, const uint64_t* sizes,
-                      const uint64_t* strides, const unsigned* box, const unsigned* steps, int, int swizzle, int, int) {
-  *map = {};
-  const unsigned element = type <= 1 ? 2 : 4;
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0 || rank < 3 || rank > 5) return 1;
-  uint64_t stride = element;
-  for (unsigned i = 0; i < rank; ++i) {
-    if (i > 0) stride = strides[i - 1];
-    if (sizes[i] == 0 || sizes[i] > uint64_t{1} << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1) return 1;
-    if (i > 0 && (stride % 16 != 0 || stride >= uint64_t{1} << 40)) return 1;
-    map->size[i] = sizes[i];
-    map->stride[i] = stride;
-    map->box[i] = static_cast<uint16_t>(box[i]);
+bool encode_tensor_map(TensorMap& map, const TensorMapRequest& r) {
+  map = {};
+  if (reinterpret_cast<uintptr_t>(r.address) % 16 != 0 || r.rank < 3 || r.rank > 5) return false;
+  for (unsigned i = 0; i < r.rank; ++i) {
+    const uint64_t stride = i > 0 ? r.strides[i - 1] : r.element;
+    if (r.sizes[i] == 0 || r.sizes[i] > uint64_t{1} << 32 || r.box[i] == 0 || r.box[i] > 256) return false;
+    if (r.steps[i] != 1 || (i > 0 && (stride % 16 != 0 || stride >= uint64_t{1} << 40))) return false;
+    map.size[i] = r.sizes[i];
+    map.stride[i] = stride;
+    map.box[i] = static_cast<uint16_t>(r.box[i]);
   }
-  if (box[0] * element % 16 != 0 || (swizzle > 0 && box[0] * element > static_cast<unsigned>(swizzle))) return 1;
-  map->rank = static_cast<uint8_t>(rank);
-  map->element = static_cast<uint8_t>(element);
-  map->swizzle = static_cast<uint8_t>(swizzle);
-  map->rounds = type == 3;
-  map->base = static_cast<const unsigned char*>(address);
-  return 0;
+  const unsigned row = r.box[0] * r.element;
+  if (row % 16 != 0 || (r.swizzle > 0 && row > r.swizzle)) return false;
+  map.rank = static_cast<uint8_t>(r.rank);
+  map.element = static_cast<uint8_t>(r.element);
+  map.swizzle = static_cast<uint8_t>(r.swizzle);
+  map.rounds = r.rounds;
+  map.base = static_cast<const unsigned char*>(r.address);
+  return true;
 }
 
 void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank) {
@@ -577,7 +609,7 @@ void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const 
   std::array<int, 5> at{};
   for (int i = 0; i < rank; ++i) at[static_cast<size_t>(i)] = coordinates[i];
   BlockState* const block = me().state;
-  block->copies.push_back([=] {
+  copy_behind(*block, [=] {
     uint32_t offset = 0;
     std::array<unsigned, 5> in_box{};
     for (;; offset += map.element) {
@@ -616,6 +648,7 @@ struct Tile {
 };
 Tile tile_of(uint64_t descriptor) {
   const uint64_t mode = descriptor >> 62;
+  if ((mode != 1 && mode != 2) || (descriptor >> 49 & 7) != 0) fail("wgmma with a descriptor that is not emulated");
   return {static_cast<uint32_t>(descriptor & 0x3FFF) << 4, static_cast<uint32_t>(descriptor >> 32 & 0x3FFF) << 4,
           static_cast<uint32_t>(descriptor >> 16 & 0x3FFF) << 4,
           mode == 1   ? 112u
@@ -662,6 +695,7 @@ void row_of(const Tile& tile, MmaType type, bool major, int row, float (&values)
     load_piece(tile, type, linear + 16, values + piece_elements(type));
     return;
   }
+  if (type == MmaType::kTf32 || tile.swizzle != 112) fail("wgmma along rows of TF32, or of 64 bytes");
   const uint32_t first = tile.address + at / 64 * tile.leading_bytes + at % 64 * 2;  // of 16-bit elements
   for (uint32_t k = 0; k < 16; ++k) {
     float piece[8];

@@ -1,8 +1,8 @@
 // A GPU's blocks on one CPU thread: threads are fibers that change places where they wait, in an order that a seed
-// decides. What the machine does behind a thread's back (copies, products of tensor cores) happens at any moment that
-// the architecture allows, and a kernel that may start early does so before or after the one before it. So code that
-// looks too early or overwrites too early meets wrong data; and what can never go on is an error that says who waits for
-// what.
+// decides. What the machine does behind a thread's back (copies, products of tensor cores) happens early or late, and a
+// kernel that may start early does so before or after the end of the one before it. So code that looks too early or
+// overwrites too early can meet wrong data; and what can never go on is an error that says who waits for what. Blocks
+// run one after another, in any order, those of a cluster together.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct Thread {
   std::deque<std::vector<std::function<void()>>> copies;  // cp.async, by group; the last one is open
   std::deque<std::vector<std::function<void()>>> products;  // wgmma, the same
   std::vector<std::function<void()>> copies_out;  // bulk, to global memory
-  std::vector<uint32_t> unfenced;  // granules of shared memory that it wrote and has not fenced
+  std::vector<uint32_t> unfenced;  // words of shared memory that it wrote and has not fenced
 };
 
 Thread& self();
@@ -69,7 +69,7 @@ struct Launch {
 bool launch(const Launch& launch, std::function<void()> run);
 void finish();
 void await_grids_before();
-// Of launches from here on: another order of the same work.
+// Of launches from here on: another order of the same work. The last kernel starts early, if it may, where it is odd.
 void set_seed(uint64_t seed);
 std::string take_error();
 [[noreturn]] void fail(const std::string& text);  // of a kernel
@@ -84,8 +84,8 @@ void named_barrier(int barrier, unsigned threads, bool waits);
 void cluster_arrive();
 void cluster_wait();
 
-// What lanes of a warp tell each other; all 32 meet at the same instruction.
-enum class Shuffle { kNone, kIndex, kXor, kDown, kBallot };
+// What lanes of a warp tell each other; all 32 meet at an instruction of the same kind.
+enum class Shuffle { kNone, kIndex, kXor, kBallot };
 uint64_t exchange(const char* what, uint64_t value, Shuffle shuffle, int lane, int width = 32);
 template <class T>
 T shuffle(T value, Shuffle kind, int lane, int width) {
@@ -109,11 +109,11 @@ uint32_t shared_address(const void* pointer);
 // `bytes` at a shared address of this block, or of another one of the cluster (mapa), aligned to as many.
 unsigned char* at_shared(uint32_t address, unsigned bytes);
 uint32_t map_address(uint32_t address, uint32_t rank);
-// An ordinary write to shared memory. Tensor cores and the copy engine see it after a fence, before it they read NaN:
-// some of what they read belongs to no result, and may be anything.
+// A write to shared memory by PTX (those by C++ are not seen). Tensor cores and the copy engine see it after a fence,
+// before it they read NaN: some of what they read belongs to no result, and may be anything.
 void note_written(uint32_t address, unsigned bytes);
 void fence_to_async();
-bool is_fenced(uint32_t address);
+bool is_fenced(uint32_t address);  // 16 bytes
 
 // ---- barriers in shared memory
 
@@ -138,9 +138,16 @@ struct TensorMap {
 };
 static_assert(sizeof(TensorMap) == 128);
 void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank);
-int encode_tensor_map(TensorMap* map, int type, unsigned rank, void* address, const uint64_t* sizes,
-                      const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave, int swizzle,
-                      int promotion, int fill);
+// Sizes and strides from the innermost dimension on; false where the driver refuses.
+struct TensorMapRequest {
+  void* address;
+  unsigned rank, element;  // bytes
+  bool rounds;  // to TF32
+  const uint64_t *sizes, *strides;
+  const uint32_t *box, *steps;
+  unsigned swizzle;  // bytes of a row, or 0
+};
+bool encode_tensor_map(TensorMap& map, const TensorMapRequest& request);
 
 // wgmma: this thread's part of acc[64 x n] (+)= a * b, by a number for the types: TF32, half, bfloat16.
 enum class MmaType { kTf32, kHalf, kBfloat };

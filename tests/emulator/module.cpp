@@ -41,10 +41,14 @@ PYBIND11_MODULE(_emulator, m) {
   py::enum_<deconv::Mistake>(m, "Mistake")
       .value("NONE", deconv::Mistake::kNone)
       .value("NO_FENCE", deconv::Mistake::kNoFence)
+      .value("NO_SYNC", deconv::Mistake::kNoSync)
+      .value("NO_WAIT", deconv::Mistake::kNoWait)
+      .value("READS_BULK_EARLY", deconv::Mistake::kReadsBulkEarly)
       .value("OVERWRITES_EARLY", deconv::Mistake::kOverwritesEarly)
       .value("RELEASES_EARLY", deconv::Mistake::kReleasesEarly)
       .value("READS_EARLY", deconv::Mistake::kReadsEarly)
       .value("DEADLOCK", deconv::Mistake::kDeadlock)
+      .value("EXPECTS_TOO_MUCH", deconv::Mistake::kExpectsTooMuch)
       .value("MISALIGNED", deconv::Mistake::kMisaligned)
       .value("OUTSIDE", deconv::Mistake::kOutside);
   m.def("launch_example", &launch_example, py::arg("mistake"), py::arg("source"), py::arg("copy"), py::arg("result"),

@@ -1,7 +1,6 @@
 #include "ptx.h"
 
 #include <cctype>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
@@ -11,6 +10,8 @@ namespace emulator {
 // What one execution of an asm statement works on.
 class Frame {
  public:
+  static constexpr size_t kLocals = 4;
+
   explicit Frame(Operand* operands) : operands_(operands) {}
 
   uint64_t get(const Argument& a) const {
@@ -49,7 +50,7 @@ class Frame {
   static size_t bytes_of(char kind) { return kind == 'h' ? 2 : kind == 'l' || kind == 'd' ? 8 : 4; }
 
   Operand* operands_;
-  uint64_t locals_[4] = {};
+  uint64_t locals_[kLocals] = {};
 };
 
 namespace {
@@ -61,6 +62,7 @@ const Argument& part(const Argument& a, unsigned index) { return a.kind == Argum
 void load(const Instruction& i, Frame& f) {
   const unsigned bytes = i.bytes, count = i.count;
   const uint64_t address = f.get(i.arguments[1]);
+  if (i.global && address % (bytes * count) != 0) fail("a load from global memory that is not aligned");
   const auto* from = i.global ? reinterpret_cast<const unsigned char*>(address)
                               : at_shared(static_cast<uint32_t>(address), bytes * count);
   for (unsigned v = 0; v < count; ++v) {
@@ -189,16 +191,27 @@ void copy_in_bulk(const Instruction& i, Frame& f) {
     const uint32_t shared = f.word(i.arguments[1]), bytes = f.word(i.arguments[2]);
     auto* const to = reinterpret_cast<unsigned char*>(f.get(i.arguments[0]));
     if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || bytes % 16 != 0) fail("a bulk copy that is not aligned");
-    self().copies_out.push_back([=] {
-      for (uint32_t b = 0; b < bytes; b += 16) {
-        if (!is_fenced(shared + b)) fail("a bulk copy out of shared memory that was written and not fenced");
-        std::memcpy(to + b, at_shared(shared + b, 16), 16);
-      }
-    });
+    for (uint32_t b = 0; b < bytes; b += 16) {
+      if (!is_fenced(shared + b)) fail("a bulk copy out of shared memory that was written and not fenced");
+    }
+    const auto copy = [=] {
+      for (uint32_t b = 0; b < bytes; b += 16) std::memcpy(to + b, at_shared(shared + b, 16), 16);
+    };
+    if (toss()) {
+      copy();
+    } else {
+      self().copies_out.push_back(copy);
+    }
   } else {
     copy_bulk(f.word(i.arguments[0]), reinterpret_cast<const void*>(f.get(i.arguments[1])), f.word(i.arguments[2]),
               f.word(i.arguments[3]));
   }
+}
+
+void test_barrier(const Instruction& i, Frame& f) {
+  f.tested_barrier = f.word(i.arguments[1]);
+  f.tested_parity = f.word(i.arguments[2]);
+  f.set(i.arguments[0], barrier_is_past(f.tested_barrier, f.tested_parity));
 }
 
 void nothing(const Instruction&, Frame&) {}
@@ -226,7 +239,8 @@ const std::map<std::string, Handler>& handlers() {
       {"cp.async.wait_group",
        [](const Instruction& i, Frame& f) { wait_copies(static_cast<int>(f.get(i.arguments[0]))); }},
       {"cp.async.wait_all", [](const Instruction&, Frame&) { wait_copies(-1); }},
-      {"cp.async.mbarrier.arrive", [](const Instruction& i, Frame& f) { arrive_with_copies(f.word(i.arguments[0])); }},
+      {"cp.async.mbarrier.arrive.noinc",
+       [](const Instruction& i, Frame& f) { arrive_with_copies(f.word(i.arguments[0])); }},
       {"cp.async.bulk", copy_in_bulk},
       {"cp.async.bulk.commit_group", nothing},
       {"cp.async.bulk.wait_group",
@@ -239,12 +253,8 @@ const std::map<std::string, Handler>& handlers() {
       {"mbarrier.arrive", [](const Instruction& i, Frame& f) { barrier_arrive(f.word(i.arguments[1])); }},
       {"mbarrier.arrive.expect_tx",
        [](const Instruction& i, Frame& f) { barrier_arrive(f.word(i.arguments[1]), f.word(i.arguments[2])); }},
-      {"mbarrier.try_wait",
-       [](const Instruction& i, Frame& f) {
-         f.tested_barrier = f.word(i.arguments[1]);
-         f.tested_parity = f.word(i.arguments[2]);
-         f.set(i.arguments[0], barrier_is_past(f.tested_barrier, f.tested_parity));
-       }},
+      {"mbarrier.test_wait", test_barrier},
+      {"mbarrier.try_wait", test_barrier},
       {"bar.sync",
        [](const Instruction& i, Frame& f) {
          named_barrier(static_cast<int>(f.get(i.arguments[0])), f.word(i.arguments[1]), true);
@@ -286,11 +296,6 @@ const std::map<std::string, Handler>& handlers() {
   };
   return all;
 }
-const std::map<std::string, std::string>& aliases() {
-  static const std::map<std::string, std::string> all = {{"mbarrier.test_wait", "mbarrier.try_wait"}};
-  return all;
-}
-
 void read_opcode(Instruction& i) {
   const std::string& last = i.opcode.back();
   if (std::strchr("bufs", last[0]) != nullptr && std::isdigit(static_cast<unsigned char>(last[1]))) {
@@ -310,8 +315,7 @@ Handler handler_of(const std::vector<std::string>& opcode, const std::string& te
   Handler best = nullptr;
   for (const std::string& word : opcode) {
     name += (name.empty() ? "" : ".") + word;
-    const auto alias = aliases().find(name);
-    const auto found = handlers().find(alias == aliases().end() ? name : alias->second);
+    const auto found = handlers().find(name);
     if (found != handlers().end()) best = found->second;
   }
   if (best == nullptr) throw std::runtime_error("the emulator does not know the instruction " + text);
@@ -433,6 +437,7 @@ Code::Code(const char* text) {
     if (!branches_off && opcode != ".reg") i.arguments = Parser(rest, locals).list('\0');
     instructions_.push_back(std::move(i));
   }
+  if (locals.size() > Frame::kLocals) throw std::runtime_error("the emulator has too few registers for one statement");
   for (size_t i = 0; i < branches.size(); ++i) {
     if (!branches[i].empty()) instructions_[i].target = labels.at(branches[i]);
   }

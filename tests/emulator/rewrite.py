@@ -96,7 +96,7 @@ def main() -> None:
     headers = [f"-I{here}/cuda", "-include", f"{here}/ptx.h", "-include", f"{here}/cuda/cuda_runtime.h"]
     depends = ["-MD", "-MF", f"{target}.d", "-MT", output]
     command = [compiler, "-E", "-x", "c++", "-std=c++17", *architecture, *headers, *sys.argv[4:], *depends, source]
-    target.write_text(rewrite(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    target.write_text(rewrite(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 if __name__ == "__main__":

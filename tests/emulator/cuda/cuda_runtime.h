@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "../machine.h"
 
@@ -38,8 +39,6 @@ struct float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-inline int2 make_int2(int x, int y) { return {x, y}; }
-inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -103,7 +102,6 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
-inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __ffsll(long long v) { return __builtin_ffsll(v); }
 inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v)); }
 template <class T>
@@ -126,10 +124,6 @@ T __shfl_sync(unsigned, T value, int lane, int width = 32) {
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int lanes, int width = 32) {
   return emulator::shuffle(value, emulator::Shuffle::kXor, lanes, width);
-}
-template <class T>
-T __shfl_down_sync(unsigned, T value, int lanes, int width = 32) {
-  return emulator::shuffle(value, emulator::Shuffle::kDown, lanes, width);
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
   return static_cast<unsigned>(emulator::exchange("ballot", predicate != 0, emulator::Shuffle::kBallot, 0));
@@ -179,12 +173,6 @@ inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { r
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return attributes->ptxVersion = 90, cudaSuccess;
 }
-inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
-                                                    cudaDriverEntryPointQueryResult* found) {
-  *function = reinterpret_cast<void*>(&emulator::encode_tensor_map);
-  *found = cudaDriverEntryPointSuccess;
-  return cudaSuccess;
-}
 template <class Params>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params), const Params& params) {
   emulator::Launch launch{config->gridDim.x, config->blockDim.x, 1, config->dynamicSmemBytes, false};
@@ -216,7 +204,25 @@ enum CUtensorMapSwizzle {
 };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_128B };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
-                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                                       const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const bool is_short = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const emulator::TensorMapRequest request{address,
+                                           rank,
+                                           is_short ? 2u : 4u,
+                                           type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+                                           sizes,
+                                           strides,
+                                           box,
+                                           steps,
+                                           static_cast<unsigned>(swizzle)};
+  return emulator::encode_tensor_map(*map, request) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                                    cudaDriverEntryPointQueryResult* found) {
+  *function = reinterpret_cast<void*>(&cuTensorMapEncodeTiled);
+  *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
