@@ -37,6 +37,7 @@ struct NamedBarrier {
 };
 
 struct BlockState : Block {
+  unsigned alive = 0;  // threads
   std::vector<unsigned char> memory;
   std::unordered_map<uint32_t, MemoryBarrier> barriers;
   std::array<NamedBarrier, 16> named{};
@@ -108,6 +109,7 @@ void enter_fiber() {
   if (!fiber->products.empty()) fail("a thread ends with products under way");
   if (!fiber->copies_out.empty()) fail("a thread ends with bulk copies under way");
   fiber->done = true;
+  --fiber->state->alive;
   if (--fiber->warp->alive > 0 && fiber->warp->arrived == fiber->warp->alive) {
     fail("a lane ends where the others of its warp meet");
   }
@@ -219,6 +221,7 @@ void make_block(Grid& grid, unsigned index, unsigned rank) {
   block->threads = {grid.launch.threads, 1, 1};
   block->grid = {grid.launch.blocks, 1, 1};
   block->rank = static_cast<int>(rank);
+  block->alive = grid.launch.threads;
   block->cluster = static_cast<int>(grid.launch.cluster);
   block->memory.assign(grid.launch.shared_bytes + 1024, 0xFF);  // NaN
   block->shared_bytes = static_cast<uint32_t>(grid.launch.shared_bytes);
@@ -271,7 +274,9 @@ BlockState& block_at(uint32_t& address) {
   address &= (1u << kRankShift) - 1;
   if (rank == 0) return *me().state;
   if (rank > machine.grid->blocks.size()) fail("an address of a block that is not in the cluster");
-  return *machine.grid->blocks[rank - 1];
+  BlockState& block = *machine.grid->blocks[rank - 1];
+  if (block.alive == 0) fail("shared memory of a block that has ended");
+  return block;
 }
 
 MemoryBarrier& barrier_at(BlockState& block, uint32_t address) {
