@@ -53,11 +53,11 @@ struct Candidate {
 
 // Lists a plan of a family, if the candidates are wanted, and takes it if it is the best so far.
 template <class TilePlan>
-void consider_plan(std::optional<Plan>& best, const std::string& family, const TilePlan& tile, int64_t workspace_bytes,
+void consider_plan(std::optional<Plan>& best, const char* family, const TilePlan& tile, int64_t workspace_bytes,
                    double ms, DType dtype, std::vector<Candidate>* considered) {
   if (considered) {
-    considered->push_back(
-        {family + ", " + describe(tile, dtype), ms, "", std::make_shared<const Plan>(Plan{tile, workspace_bytes, ms})});
+    considered->push_back({std::string(family) + ", " + describe(tile, dtype), ms, "",
+                           std::make_shared<const Plan>(Plan{tile, workspace_bytes, ms})});
   }
   if (!best || ms < best->estimate_ms) best = Plan{tile, workspace_bytes, ms};
 }
