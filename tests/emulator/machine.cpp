@@ -655,10 +655,7 @@ Tile tile_of(uint64_t descriptor) {
   const uint64_t mode = descriptor >> 62;
   if ((mode != 1 && mode != 2) || (descriptor >> 49 & 7) != 0) fail("wgmma with a descriptor that is not emulated");
   return {static_cast<uint32_t>(descriptor & 0x3FFF) << 4, static_cast<uint32_t>(descriptor >> 32 & 0x3FFF) << 4,
-          static_cast<uint32_t>(descriptor >> 16 & 0x3FFF) << 4,
-          mode == 1   ? 112u
-          : mode == 2 ? 48u
-                      : 0u};
+          static_cast<uint32_t>(descriptor >> 16 & 0x3FFF) << 4, mode == 1 ? 112u : 48u};
 }
 
 // The elements in 16 bytes.

@@ -39,9 +39,6 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-struct Thread;
-struct Block;
-
 struct Block {
   Index index, threads, grid;
   int rank = 0, cluster = 1;  // of the cluster that it belongs to, and how many blocks these are
