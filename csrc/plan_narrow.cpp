@@ -18,19 +18,23 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 
 // Cycles of a multiprocessor, fitted to 66 timings on an H200 (10 layers in bfloat16, TF32 and strict float32, both
 // layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48. Of quads, and of what a
-// second buffer hides, estimated: three layers of few result channels came within 10%.
+// second buffer hides, estimated: three layers of few result channels came within 10%. Of steps and stores, set anew to
+// 25 timings of a later version (docs/performance_notes.md).
 constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
-constexpr double kSplitProductQuads = 9.3;              // fsrcnn_last: operands split where they are multiplied
-constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 11;
+constexpr double kSplitProductQuads = 9.3;  // fsrcnn_last: operands split where they are multiplied
+constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 17;
 constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
-constexpr double kQuadUnit = 0.16;                           // of a pixel
+constexpr double kQuadUnit = 0.16;  // of a pixel
 constexpr double kCopyLatency = 440, kGatherLatency = 1750;  // of a stage, hidden by other blocks
 constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
-constexpr double kStageResult = 0.05, kStoreVector = 0.8, kStoreRun = 4.3;
+constexpr double kStageResult = 0.05, kStoreVector = 0.4, kStoreRun = 6;
 constexpr double kBlock = 2480, kPackWord = 1.95;
 constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
-constexpr double kApart = 1.24;        // of the shorter of memory's time and the multiprocessors': added, by blocks
+constexpr double kApart = 1.24;  // of the shorter of memory's time and the multiprocessors': added, by blocks
+constexpr double kUneven = 1.12;  // times as long, where some blocks only store
 constexpr double kLaunchMs = 0.0036;
+constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
+constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
 
 // Groups with as many channels on both sides fill the tiles of other families; with fewer operations launches decide.
 bool is_dense(const Problem& problem) {
@@ -71,7 +75,7 @@ class Candidates {
     }
   }
 
-  std::optional<NarrowConvPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights) const {
+  std::optional<NarrowConvPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights, int width) const {
     NarrowConvPlan p;
     p.row_tiles = row_tiles;
     p.warps_m = warps_m;
@@ -83,7 +87,7 @@ class Candidates {
     p.origin_h = h_.origin, p.origin_w = w_.origin;
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
     p.planes_h = std::max(h_.plane_count, 1), p.planes_w = std::max(w_.plane_count, 1);
-    choose_pixels(p);
+    if (!choose_pixels(p, width)) return std::nullopt;
     p.quads = takes_quads(p);
     const int64_t rows = int64_t{all_heights ? h_.actives : h_.actives > 0} * w_.actives * channels;
     if (rows > kMostRows) return std::nullopt;
@@ -99,7 +103,8 @@ class Candidates {
   double estimate_ms(const NarrowConvPlan& p) const {
     const double pixels = p.tile.n * p.tile.h * p.tile.w, passes = 1.0 * p.passes_h * p.passes_m * problem_.groups;
     const double busy = static_cast<double>(p.passes_h == 1 ? 1 : h_.actives) / p.passes_h;  // others store alone
-    const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
+    const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
+    const double waves = busy < 1 ? std::max(1.0, kUneven * blocks) : std::ceil(blocks);
     const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
     const double rounds = static_cast<double>(ceil_div(p.row_groups, p.warps_m));
     const double loads = p.chunks > 1 ? rounds : 1;
@@ -133,11 +138,13 @@ class Candidates {
   }
 
  private:
-  void choose_pixels(NarrowConvPlan& p) const {
+  // Tiles of up to `most` columns; false if fewer would have made the same.
+  bool choose_pixels(NarrowConvPlan& p, int most) const {
     const int pixels = kNarrowWarps / p.warps_m * 8 * narrow_pixel_tiles(p.row_tiles);
     const int width = w_.geometry.phase_size(0), height = h_.geometry.phase_size(0);
     const auto least = [](int bound, int size) { return std::min(bound, power_of_two_at_least(size)); };
-    p.tile.w = least(std::min(pixels, 32), width);
+    p.tile.w = least(std::min(pixels, most), width);
+    if (most > kTileWidth && p.tile.w < most) return false;
     p.tile.h = least(pixels / p.tile.w, height);
     p.tile.w = least(pixels / p.tile.h, width);
     p.tile.n = pixels / (p.tile.w * p.tile.h);
@@ -148,6 +155,7 @@ class Candidates {
     p.source_pixels = p.tile.n * p.planes_h * p.rows_h * p.planes_w * p.rows_w;
     // Quads of four units and two neighbours then lie in different banks.
     p.source_pitch = static_cast<int>(round_up(p.source_pixels - 1, 8) + 1);
+    return true;
   }
 
   // Columns are adjacent, and four of them never lie half inside the image.
@@ -236,8 +244,11 @@ class Candidates {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
     const int64_t passes = int64_t{p.passes_h} * p.passes_m * problem_.groups;
     const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
-    // As many as run at once; where passes are many, a few times that, for some of them only store.
-    const int64_t wanted = std::clamp<int64_t>((p.passes_h > 1 ? 2 : 1) * slots / passes, 1, tiles);
+    // As many as run at once. Passes that only store end sooner than others, and overlap with them: then a few times
+    // that, so that all multiprocessors have their share of both.
+    const bool some_idle = p.passes_h > 1 && h_.actives < p.passes_h;
+    const int64_t rounds = some_idle ? kIdleRounds : p.passes_h > 1 ? 2 : 1;
+    const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes, 1, tiles);
     p.tile_blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, wanted)));
     p.blocks = passes * p.tile_blocks;
   }
@@ -348,10 +359,12 @@ std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& devic
   const int64_t all_channels = correlation(problem).result_channels;
   std::optional<Plan> best;
   const auto consider = [&](int row_tiles, int warps_m, int channels, bool all_heights) {
-    const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights);
-    if (!plan || plan->blocks > INT32_MAX) return;
-    const double ms = candidates.estimate_ms(*plan);
-    consider_plan(best, "narrow family", *plan, 0, ms, problem.dtype, considered);
+    for (int width = kTileWidth; width <= kMostTileWidth; width *= 2) {
+      const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights, width);
+      if (!plan || plan->blocks > INT32_MAX) continue;
+      const double ms = candidates.estimate_ms(*plan);
+      consider_plan(best, "narrow family", *plan, 0, ms, problem.dtype, considered);
+    }
   };
   for (const int channels : {8, 16, 32, 64}) {
     const int of_block = static_cast<int>(std::min<int64_t>(channels, all_channels));

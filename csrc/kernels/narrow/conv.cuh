@@ -64,6 +64,90 @@ __device__ __noinline__ void repair(const ConvParams<T>& p, const int* tables, T
   }
 }
 
+// Of `count` runs, some bytes apart, the vectors first, first + lanes, ... before `end`. A few runs at a time: so
+// neighbours in memory are written soon after each other, and some loads are on their way before their stores.
+template <class Vector>
+__device__ __forceinline__ void copy_runs(const void* from, void* to, int count, uint32_t from_step, int64_t to_step,
+                                          int first, int end, int lanes) {
+  constexpr int kAhead = 4;
+  const char* source = static_cast<const char*>(from);
+  char* target = static_cast<char*>(to);
+#pragma unroll 1
+  for (; count > 0; count -= kAhead, source += kAhead * from_step, target += kAhead * to_step) {
+    uint32_t run[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) run[a] = min(a, count - 1) * from_step;
+#pragma unroll 1
+    for (int i = first; i < end; i += lanes) {
+      const char* vector = source + i * static_cast<int>(sizeof(Vector));
+      char* place = target + i * static_cast<int>(sizeof(Vector));
+      Vector v[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) v[a] = *reinterpret_cast<const Vector*>(vector + run[a]);
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a, place += to_step) {
+        if (a < count) *reinterpret_cast<Vector*>(place) = v[a];
+      }
+    }
+  }
+}
+
+struct StoredTile {
+  int n, h, w;  // first pixel
+  int pass_h;
+  int first_channel, channels;
+};
+
+// Staged results to memory, in runs of adjacent elements.
+template <class Vector, class T>
+__device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stage, StoredTile tile) {
+  constexpr int kLogThreads = 8;
+  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
+  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
+  const NarrowConvPlan& plan = p.plan;
+  int step_w = p.axis[1].phases();
+  asm volatile("" : "+r"(step_w));  // so that nothing below is kept in registers from tile to tile
+  const int step_h = p.axis[0].result_step();
+  const int heights = plan.all_heights ? p.axis[0].phases() : 1;
+  const int line_w = plan.tile.w * step_w, lines = plan.tile.h * heights;
+  const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
+  // Runs of each (image, line): of columns for each channel, of channels for each pixel, or one of pixels.
+  const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
+  const int length = by_pixel ? tile.channels : plan.whole_lines ? columns * plan.channels : columns;
+  const int vectors = length / static_cast<int>(sizeof(Vector) / sizeof(T));
+  int log_lanes = kLogThreads - 3;  // of a run: a warp, fewer if that suffices
+  while (log_lanes > 0 && 1 << log_lanes >> 1 >= vectors) --log_lanes;
+  const int all_lines = min(plan.tile.n, p.batch - tile.n) * lines;
+  const int runs = plan.columns_adjacent ? tile.channels : by_pixel ? columns : 1;  // of a line
+  // So many of a line at once, and of neighbouring lines, as leave the fewest rounds.
+  int log_runs = 0;
+  for (int log = 0, fewest = INT_MAX; log <= kLogThreads - log_lanes; ++log) {
+    const int rounds = shift_up(runs, log) * shift_up(all_lines, kLogThreads - log_lanes - log);
+    if (rounds < fewest) fewest = rounds, log_runs = log;
+  }
+  const int lanes = 1 << log_lanes, first = threadIdx.x & (lanes - 1), slot = threadIdx.x >> log_lanes;
+  const int first_run = slot & ((1 << log_runs) - 1);
+  const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
+  // Of one run a lane's vectors count as runs.
+  const bool one = runs == 1;
+  const int own = shift_up(vectors - first, log_lanes), line_bytes = lanes * static_cast<int>(sizeof(Vector));
+  const int count = one ? own : shift_up(runs - first_run, log_runs), end = one ? first + 1 : vectors;
+  const int64_t to_step = one ? line_bytes : (next_run << log_runs) * static_cast<int>(sizeof(T));
+  const uint32_t from_step = one ? line_bytes : (plan.stage_channel << log_runs) * static_cast<int>(sizeof(T));
+  for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
+    const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
+    const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
+    const int h = (tile.h + q) * step_h + (plan.all_heights ? line - q * heights : tile.pass_h);
+    if (h >= p.axis[0].result_size) continue;
+    const T* from = stage + first_run * plan.stage_channel +
+                    (plan.columns_adjacent ? n * plan.channels * plan.stage_channel + line * line_w
+                                           : index * line_w * plan.stage_channel);
+    T* to = p.result + (tile.n + n) * p.result_n + tile.first_channel * p.result_m + h * p.result_h +
+            first_w * p.result_w + first_run * next_run;
+    copy_runs<Vector>(from, to, count, from_step, to_step, first, end, lanes);
+  }
+}
+
 template <class Config>
 class ConvBlock {
   using T = typename Config::Element;
@@ -531,15 +615,17 @@ class ConvBlock {
         const int row = row_group * kRows + r * 16 + half * 8 + lane / 4;
         const int at = tables[p.at.rows + row];
         const float bias = __int_as_float(tables[p.at.bias + row]);
+        T* const staged = stage + max(at, 0);
 #pragma unroll
         for (int j = 0; j < kPixelTiles; ++j) {
           const int2 pixel_at = *reinterpret_cast<const int2*>(tables + p.at.pixels + warp_pixel + 8 * j +
                                                                lane % 4 * 2);
           const float first = sums[r][j][2 * half], second = sums[r][j][2 * half + 1];
           nothing += 0 * first + 0 * second;
-          if (at < 0) continue;
-          stage[at + pixel_at.x] = narrow<T>(first + bias);
-          stage[at + pixel_at.y] = narrow<T>(second + bias);
+          if (at >= 0) {
+            staged[pixel_at.x] = narrow<T>(first + bias);
+            staged[pixel_at.y] = narrow<T>(second + bias);
+          }
         }
       }
     }
@@ -549,72 +635,14 @@ class ConvBlock {
     }
   }
 
-  // --- staged results to memory, in runs of adjacent elements ---
-
-  __device__ __forceinline__ void store_tile(const Tile& tile) {
-    const int step_w = p.axis[1].phases(), step_h = p.axis[0].result_step();
-    const int line_w = plan.tile.w * step_w, lines = plan.tile.h * staged_heights();
-    const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
-    // Runs of each (image, line): of columns for each channel, of channels for each pixel, or one of pixels.
-    const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
-    const int length = by_pixel ? channels() : plan.whole_lines ? columns * plan.channels : columns;
-    const int vectors = length / p.vector_result;
-    int log_lanes = kLogThreads - 3;  // of a run: a warp, fewer if that suffices
-    while (log_lanes > 0 && 1 << log_lanes >> 1 >= vectors) --log_lanes;
-    const int all_lines = min(plan.tile.n, p.batch - tile.n) * lines;
-    const int runs = plan.columns_adjacent ? channels() : by_pixel ? columns : 1;  // of a line
-    const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
-    // So many of a line at once, and of neighbouring lines, as leave the fewest rounds.
-    int log_runs = 0;
-    for (int log = 0, fewest = INT_MAX; log <= kLogThreads - log_lanes; ++log) {
-      const int rounds = shift_up(runs, log) * shift_up(all_lines, kLogThreads - log_lanes - log);
-      if (rounds < fewest) fewest = rounds, log_runs = log;
-    }
-    const int lanes = 1 << log_lanes, first = lane & (lanes - 1), slot = threadIdx.x >> log_lanes;
-    const int runs_at_once = 1 << log_runs, first_run = slot & (runs_at_once - 1);
-    for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
-      const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
-      const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
-      const int h = (tile.h + q) * step_h + (plan.all_heights ? line - q * staged_heights() : pass_h);
-      if (h >= p.axis[0].result_size) continue;
-      const T* from = stage + first_run * plan.stage_channel +
-                      (plan.columns_adjacent ? n * plan.channels * plan.stage_channel + line * line_w
-                                             : index * line_w * plan.stage_channel);
-      T* to = p.result + (tile.n + n) * p.result_n + first_channel() * p.result_m + h * p.result_h +
-              first_w * p.result_w + first_run * next_run;
-      for (int run = first_run; run < runs; run += runs_at_once) {
-        switch (p.vector_result * sizeof(T)) {
-          case 16: copy_run<16>(from, to, vectors, first, lanes); break;
-          case 8: copy_run<8>(from, to, vectors, first, lanes); break;
-          case 4: copy_run<4>(from, to, vectors, first, lanes); break;
-          default: copy_run<sizeof(T)>(from, to, vectors, first, lanes);
-        }
-        from += plan.stage_channel << log_runs;
-        to += next_run << log_runs;
-      }
-    }
-  }
-  static constexpr int kLogThreads = 8;
-  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
-  __device__ __forceinline__ static int shift_up(int value, int log) { return (value + (1 << log) - 1) >> log; }
-
-  // A lane's vectors of a run: first, first + lanes, ..., some loads before their stores.
-  template <int kBytes>
-  __device__ __forceinline__ static void copy_run(const T* from, T* to, int vectors, int first, int lanes) {
-    using Vector =
-        std::conditional_t<kBytes == 16, uint4,
-                           std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
-    constexpr int kAhead = 4;
-    for (int i = first; i < vectors; i += kAhead * lanes) {
-      Vector v[kAhead];
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        v[a] = reinterpret_cast<const Vector*>(from)[min(i + a * lanes, vectors - 1)];
-      }
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        if (i + a * lanes < vectors) reinterpret_cast<Vector*>(to)[i + a * lanes] = v[a];
-      }
+  __device__ __forceinline__ void store_tile(const Tile& tile) const {
+    const StoredTile at{tile.n, tile.h, tile.w, pass_h, first_channel(), channels()};
+    switch (p.vector_result * sizeof(T)) {
+      case 16: store_runs<uint4>(p, stage, at); break;
+      case 8: store_runs<uint2>(p, stage, at); break;
+      case 4: store_runs<uint32_t>(p, stage, at); break;
+      default:
+        if constexpr (sizeof(T) == 2) store_runs<uint16_t>(p, stage, at);
     }
   }
 };
