@@ -567,15 +567,37 @@ class Candidates {
 
   void choose_blocks(HopperConvPlan& p) const {
     const int64_t all = device_.multiprocessors;
+    const double uneven = p.keep_halo ? 1 : unevenness(p.tile.phases);
     p.blocks = static_cast<int>(std::min<int64_t>(all, p.items));
     if (p.resident_weights && p.items > all) {
       // Each block stays with one column.
       p.blocks = static_cast<int>(all / p.columns * p.columns);
-      if (p.blocks == 0 || 1.1 * ceil_div(p.items, all) < ceil_div(p.items, p.blocks)) {
+      if (p.blocks == 0 || 1.1 * ceil_div(p.items, all) < uneven * ceil_div(p.items, p.blocks)) {
         p.resident_weights = false;  // the slots serve as a ring all the same
         p.blocks = static_cast<int>(all);
       }
     }
+    // A block's items lie so many apart: else all would be of the same phases, and others of phases with more taps.
+    while (!p.resident_weights && uneven > 1 && p.blocks > 1 && p.items > p.blocks &&
+           gcd(p.blocks, p.phase_groups) > 1) {
+      --p.blocks;
+    }
+  }
+
+  // How many times as many taps as the mean the phase group has that has most, of `across` phases of the width each.
+  double unevenness(int across) const {
+    if (h_.phases() * w_.phases() == 1) return 1;
+    int most_h = 0, most_w = 0;  // several phases have one plane
+    for (int phase = 0; phase < h_.phases(); ++phase) most_h = std::max(most_h, axis_taps(h_, phase, 0).count);
+    for (int first = 0; first < w_.phases(); first += across) {
+      int taps = 0;
+      for (int phase = first; phase < std::min(first + across, w_.phases()); ++phase) {
+        taps += axis_taps(w_, phase, 0).count;
+      }
+      most_w = std::max(most_w, taps);
+    }
+    const double groups = static_cast<double>(h_.phases()) * static_cast<double>(ceil_div(w_.phases(), across));
+    return most_h * most_w * groups / (static_cast<double>(h_.kernel) * w_.kernel);
   }
 
   int merge_;  // so many groups count as one in what follows

@@ -1561,6 +1561,30 @@ def test_weight_plans_of_taps_far_apart(one: Case) -> None:
         assert core.plan_hopper_weight_turned(problem, core.Device()) is None
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (7, 2), (4, 3), (5, 3), (7, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_of_the_hopper_family_have_their_share_of_taps(kernel: int, stride: int, dtype: str) -> None:
+    """Also where phases have unlike numbers of them, whatever plan is taken."""
+    one = case("uneven", 60, 256, 30, 28, 256, kernel, stride)
+    geometry = core.AxisGeometry(30, result_size(one, "forward")[2], kernel, stride, 0, 1, True)
+    taps = [core.axis_taps(geometry, phase, 0).count for phase in range(stride)]
+    assert len(set(taps)) > 1
+    checked = 0
+    for plan in core.candidates(problem_of(one, "forward", dtype), families="hopper"):
+        tile = plan.tile
+        if tile.keep_halo or tile.items < 6 * tile.blocks:
+            continue
+        across = -(-stride // tile.phases)
+        of_group = [h * sum(taps[w * tile.phases : (w + 1) * tile.phases]) for h in taps for w in range(across)]
+        assert len(of_group) == tile.phase_groups
+        items = np.arange(tile.items)
+        of_item = np.array(of_group)[items % tile.columns % tile.phase_groups]
+        of_block = np.bincount(items % tile.blocks, weights=of_item)
+        assert of_block.max() <= 1.2 * of_block.mean() + max(of_group)
+        checked += 1
+    assert checked > 10
+
+
 def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
