@@ -273,6 +273,19 @@ def test_families_serve_few_channels_and_few_pixels() -> None:
     assert served == {"hopper": 7, "narrow": 6, "col2im": 2}
 
 
+@pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:
+    """With phases that have no tap, in passes of their own and among others."""
+    one = case("idle_phases", 1, 8, 3, 70, 12, 3, (2, 3), (1, 2), (1, 0), (2, 2))
+    call = Call(one, "forward", mode, layout, "narrow")
+    plans = [plan for plan in core.candidates(call.problem, call.device, "narrow") if plan.tile.tile[2] >= 64]
+    for all_heights in (False, True):
+        of_kind = [plan for plan in plans if plan.tile.all_heights == all_heights]
+        for plan in Random(0).sample(of_kind, 2):
+            replace(call, plan=plan).check()
+
+
 def test_clusters_and_im2col_are_among_them() -> None:
     plans = [
         Call(one, direction, "bfloat16", family="hopper", multiprocessors=132).plan.tile
