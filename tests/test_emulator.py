@@ -172,9 +172,14 @@ def test_barriers_are_missed() -> None:
         assert all(_is_right("NO_SYNC", seed) for seed in range(20))
 
 
+def test_arrays_of_fixed_size_begin_as_nan() -> None:
+    assert not any(_is_right("UNWRITTEN", seed) for seed in range(4))
+
+
 @pytest.mark.parametrize(
     ("mistake", "text"),
     [
+        ("BEHIND_ARRAY", r"block 0, thread 31: outside shared memory: 4 bytes at \d+"),
         ("DEADLOCK", r"no thread can go on: block 0 warp 0 waits for the barrier at \d+, parity 0 \(32 lanes\)"),
         ("EXPECTS_TOO_MUCH", r"no thread can go on: block 0 warp 0 waits for the barrier at \d+, parity 0"),
         ("MISALIGNED", r"block 0, thread \d+: 4 bytes of shared memory at \d+, which is not aligned"),

@@ -20,8 +20,13 @@ constexpr int kRowBytes = 128, kTileBytes = 64 * kRowBytes, kBarrierAt = 2 * kTi
 constexpr int kSharedBytes = kAddedAt + kRowBytes;
 
 __global__ void __launch_bounds__(32) copy_kernel(const __grid_constant__ ExampleParams p) {
+  __shared__ uint32_t words[32];
   start_dependents();
-  for (int row = 0; row < 96; ++row) p.copy[row * 32 + threadIdx.x] = p.source[row * 32 + threadIdx.x];
+  const uint32_t own = shared_address(words) + threadIdx.x * 4;
+  for (int row = 0; row < 96; ++row) {
+    if (p.mistake != Mistake::kUnwritten || row > 0) words[threadIdx.x] = p.source[row * 32 + threadIdx.x];
+    p.copy[row * 32 + threadIdx.x] = load_shared_4(p.mistake == Mistake::kBehindArray ? own + 4 : own);
+  }
 }
 
 // result[64 x 32] = a[64 x 32] * b[32 x 32]^T + added[32] by one warpgroup. A fifth warp brings the operands, rows of

@@ -20,6 +20,8 @@ enum class Mistake {
   kExpectsTooMuch,
   kMisaligned,
   kOutside,
+  kUnwritten,
+  kBehindArray,
 };
 
 // source: 96 rows of 32 words of float32; copy: as many, which a kernel before fills; result: 64 x 32, the first 64

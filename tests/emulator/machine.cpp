@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -70,6 +71,13 @@ struct Stack {
   void* memory;
 };
 
+// A __shared__ array of fixed size, and the block that has it now.
+struct StaticArray {
+  unsigned char* begin;
+  size_t bytes;
+  const BlockState* owner = nullptr;
+};
+
 // A kernel that was launched, and the cluster of it that runs.
 struct Grid {
   Launch launch;
@@ -81,7 +89,7 @@ struct Grid {
   std::vector<std::unique_ptr<WarpState>> warps;
   NamedBarrier cluster_barrier;
   std::map<const Fiber*, unsigned> cluster_seen;
-  std::vector<const unsigned char*> statics;
+  std::vector<StaticArray> statics;
 };
 
 struct Machine {
@@ -257,6 +265,7 @@ void run_grid(Grid& grid) {
     if (!machine.error.empty()) break;
     grid.fibers.clear();
     grid.blocks.clear();
+    for (StaticArray& array : grid.statics) array.owner = nullptr;
     grid.warps.clear();
     grid.cluster_seen.clear();
     grid.cluster_barrier = {};
@@ -440,20 +449,34 @@ uint64_t exchange(const char* what, uint64_t value, Shuffle shuffle, int lane, i
 
 unsigned char* dynamic_shared() { return me().block->shared; }
 
+void enter_static(void* array, size_t bytes) {
+  Grid& grid = *machine.grid;
+  const BlockState* block = me().state;
+  const auto is_it = [array](const StaticArray& one) { return one.begin == array; };
+  auto found = std::find_if(grid.statics.begin(), grid.statics.end(), is_it);
+  if (found == grid.statics.end()) {
+    if (bytes > kStaticBytes) fail("a __shared__ array of " + std::to_string(bytes) + " bytes");
+    found = grid.statics.insert(grid.statics.end(), {static_cast<unsigned char*>(array), bytes});
+  }
+  if (found->owner == block) return;
+  if (grid.blocks.size() > 1) fail("a __shared__ array of fixed size in a cluster, whose blocks would share it here");
+  found->owner = block;
+  std::memset(array, 0xFF, bytes);
+}
+
 uint32_t shared_address(const void* pointer) {
   const auto* p = static_cast<const unsigned char*>(pointer);
   const Block& block = *me().block;
   if (p >= block.shared && p <= block.shared + block.shared_bytes) {
     return kSharedBase + static_cast<uint32_t>(p - block.shared);
   }
-  for (size_t i = 0; i < machine.grid->statics.size(); ++i) {
-    const auto offset = static_cast<size_t>(p - machine.grid->statics[i]);
-    if (p >= machine.grid->statics[i] && offset < kStaticBytes) {
-      return kStaticBase + static_cast<uint32_t>(i * kStaticBytes + offset);
+  const std::vector<StaticArray>& statics = machine.grid->statics;
+  for (size_t i = 0; i < statics.size(); ++i) {
+    if (p >= statics[i].begin && p <= statics[i].begin + statics[i].bytes) {
+      return kStaticBase + static_cast<uint32_t>(i * kStaticBytes + (p - statics[i].begin));
     }
   }
-  machine.grid->statics.push_back(p);
-  return kStaticBase + static_cast<uint32_t>((machine.grid->statics.size() - 1) * kStaticBytes);
+  fail("a pointer that is none to shared memory, as one");
 }
 
 unsigned char* at_shared(uint32_t address, unsigned bytes) {
@@ -463,9 +486,9 @@ unsigned char* at_shared(uint32_t address, unsigned bytes) {
     fail(std::to_string(bytes) + " bytes of shared memory at " + std::to_string(address) + ", which is not aligned");
   }
   if (address >= kStaticBase) {
-    const size_t index = (address - kStaticBase) / kStaticBytes;
-    if (index < machine.grid->statics.size()) {
-      return const_cast<unsigned char*>(machine.grid->statics[index]) + (address - kStaticBase) % kStaticBytes;
+    const size_t index = (address - kStaticBase) / kStaticBytes, offset = (address - kStaticBase) % kStaticBytes;
+    if (index < machine.grid->statics.size() && offset + bytes <= machine.grid->statics[index].bytes) {
+      return machine.grid->statics[index].begin + offset;
     }
   } else if (address >= kSharedBase && address - kSharedBase + bytes <= block.shared_bytes) {
     return block.shared + (address - kSharedBase);

@@ -102,6 +102,9 @@ Words meet(const void* instruction, const Words& given, void (*all)(Words (&lane
 
 inline constexpr uint32_t kSharedBase = 1024;
 unsigned char* dynamic_shared();
+// Behind the declaration of a __shared__ array of fixed size, which holds NaN when the first thread of a block is
+// there.
+void enter_static(void* array, size_t bytes);
 uint32_t shared_address(const void* pointer);
 // `bytes` at a shared address of this block, or of another one of the cluster (mapa), aligned to as many.
 unsigned char* at_shared(uint32_t address, unsigned bytes);

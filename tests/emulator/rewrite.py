@@ -12,6 +12,7 @@ ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 OPERAND = re.compile(r'"([^"]*)"\s*\(')
 DYNAMIC = re.compile(r"extern\s+__shared__\s+__attribute__\(\(aligned\(\d+\)\)\)\s+unsigned\s+char\s+(\w+)\s*\[\]\s*;")
+STATIC = re.compile(r"\b__shared__\b([^;{}()=]*(?:\(\([^;]*?\)\))?[^;{}()=]*?)\b(\w+)\s*((?:\[[^\]]*\]\s*)+);")
 PLACES = {
     "threadIdx": "self().index",
     "blockIdx": "self().block->index",
@@ -78,7 +79,8 @@ def _call(body: str) -> str:
 
 def rewrite(text: str) -> str:
     text = DYNAMIC.sub(r"unsigned char* const \1 = ::emulator::dynamic_shared();", text)
-    text = re.sub(r"\b__shared__\b", "static", text)
+    text = STATIC.sub(r"static\1\2\3; ::emulator::enter_static(\2, sizeof(\2));", text)
+    assert "__shared__" not in text, "shared memory of a kind that the emulator does not know"
     text = PLACE.sub(lambda match: f"::emulator::{PLACES[match.group(1)]}", text)
     parts, at = [], 0
     while match := ASM.search(text, at):
