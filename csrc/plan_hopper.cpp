@@ -577,10 +577,12 @@ class Candidates {
         p.blocks = static_cast<int>(all);
       }
     }
+    if (p.resident_weights || uneven == 1 || p.items <= p.blocks) return;
     // A block's items lie so many apart: else all would be of the same phases, and others of phases with more taps.
-    while (!p.resident_weights && uneven > 1 && p.blocks > 1 && p.items > p.blocks &&
-           gcd(p.blocks, p.phase_groups) > 1) {
-      --p.blocks;
+    int fewer = p.blocks;
+    while (fewer > 1 && gcd(fewer, p.phase_groups) > 1) --fewer;
+    if (static_cast<double>(ceil_div(p.items, fewer)) < uneven * static_cast<double>(ceil_div(p.items, p.blocks))) {
+      p.blocks = fewer;
     }
   }
 

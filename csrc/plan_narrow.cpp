@@ -18,8 +18,9 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 
 // Cycles of a multiprocessor, fitted to 66 timings on an H200 (10 layers in bfloat16, TF32 and strict float32, both
 // layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48. Of quads, and of what a
-// second buffer hides, estimated: three layers of few result channels came within 10%. Of steps and stores, set anew to
-// 25 timings of a later version (docs/performance_notes.md).
+// second buffer hides, estimated: three layers of few result channels came within 10%. kStep, kStoreVector, kStoreRun
+// and kUneven are of a later version, set by hand: the quicker family and tile of kb1_75, kb1_81 and eight layers of
+// the sweep come first.
 constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
 constexpr double kSplitProductQuads = 9.3;  // fsrcnn_last: operands split where they are multiplied
 constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 17;
@@ -138,13 +139,13 @@ class Candidates {
   }
 
  private:
-  // Tiles of up to `most` columns; false if fewer would have made the same.
+  // Tiles of up to `most` columns, of more in images of few rows; false if fewer would have made the same.
   bool choose_pixels(NarrowConvPlan& p, int most) const {
     const int pixels = kNarrowWarps / p.warps_m * 8 * narrow_pixel_tiles(p.row_tiles);
     const int width = w_.geometry.phase_size(0), height = h_.geometry.phase_size(0);
     const auto least = [](int bound, int size) { return std::min(bound, power_of_two_at_least(size)); };
     p.tile.w = least(std::min(pixels, most), width);
-    if (most > kTileWidth && p.tile.w < most) return false;
+    if (most > kTileWidth && (p.tile.w < most || pixels / most >= power_of_two_at_least(height))) return false;
     p.tile.h = least(pixels / p.tile.w, height);
     p.tile.w = least(pixels / p.tile.h, width);
     p.tile.n = pixels / (p.tile.w * p.tile.h);
@@ -244,8 +245,8 @@ class Candidates {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
     const int64_t passes = int64_t{p.passes_h} * p.passes_m * problem_.groups;
     const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
-    // As many as run at once. Passes that only store end sooner than others, and overlap with them: then a few times
-    // that, so that all multiprocessors have their share of both.
+    // As many as run at once, twice that where passes differ in their taps. Passes that only store end sooner than
+    // others, and overlap with them: then more, so that all multiprocessors have their share of both.
     const bool some_idle = p.passes_h > 1 && h_.actives < p.passes_h;
     const int64_t rounds = some_idle ? kIdleRounds : p.passes_h > 1 ? 2 : 1;
     const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes, 1, tiles);

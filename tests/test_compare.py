@@ -9,6 +9,7 @@ import pytest
 from deconv_ext import _ops
 
 PROGRAM = Path(__file__).resolve().parent.parent / "tools" / "compare.py"
+LIBRARY = str(_ops._LIBRARY)
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no sources beside these tests")
 
 
@@ -18,16 +19,34 @@ def _compare(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_library_beside_itself() -> None:
-    library = str(_ops._LIBRARY)
-    result = _compare(library, library, "--case", "dcgan4", "--dtype", "fp32", "--scale", "16", "--rounds", "3")
+    result = _compare(LIBRARY, LIBRARY, "--case", "dcgan4", "--dtype", "fp32", "--scale", "16", "--rounds", "3")
     assert result.returncode == 0, result.stderr
-    row, mean = result.stdout.splitlines()[1:]
+    names, row, mean = result.stdout.splitlines()
+    assert names.split()[:4] == ["1:", "_C.abi3", "2:", "_C.abi3"]
     assert row.split()[:4] == ["dcgan4", "fp32", "nchw", "forward"]
-    assert all(float(ms) > 0 for ms in row.split()[4:6])
+    assert all(float(number) > 0 for number in row.split()[4:7])
     assert mean.split()[:2] == ["geometric", "mean"]
-    assert float(mean.split()[2]) > 0
+    assert float(mean.split()[2]) == float(row.split()[6])
 
 
-def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
-    assert f"LIBRARY is {tmp_path}; there is no such file" in _compare(str(tmp_path)).stderr
-    assert "--rounds is 0; it must be at least 1" in _compare(str(_ops._LIBRARY), "--rounds", "0").stderr
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((str(PROGRAM.parent),), f"LIBRARY is {PROGRAM.parent}; there is no such file"),
+        ((LIBRARY, "--rounds", "0"), "--rounds is 0; it must be at least 1"),
+        ((LIBRARY, "--scale", "0"), "--scale is 0; it must be at least 1"),
+        ((LIBRARY, "--case", "nothing"), "nothing"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(arguments: tuple[str, ...], text: str) -> None:
+    result = _compare(*arguments)
+    assert result.returncode == 2
+    assert text in result.stderr.splitlines()[-1]
+
+
+def test_a_library_that_does_not_load_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no library")
+    result = _compare(LIBRARY, str(broken), "--case", "dcgan4", "--scale", "16")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == f"compare: {broken} failed to load"

@@ -1,11 +1,12 @@
 """Times builds of the shared object side by side: a change to a kernel or a plan, against the build before it.
 
     python tools/compare.py OLD.so NEW.so --case kb1_75 --dtype bf16 --dtype tf32 --direction forward
-    DECONV_FAMILY=narrow python tools/compare.py OLD.so NEW.so --suite zoo --layout channels_last
+    DECONV_FAMILY=narrow python tools/compare.py OLD.so NEW.so --case sam_up2 --layout channels_last
 
 Each library has a process of its own, with this folder's Python package around it. They are timed in turn, some rounds
 over, and the least of a library's medians counts: numbers of different runs, and of different machines, are not
-comparable. A result that float64 does not confirm is marked, and ends the program with 1.
+comparable. A row names the family that serves the last library's call. A result that float64 does not confirm is
+marked, and ends the program with 1.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import gc
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,118 +30,160 @@ SUITES = ("kernelbench", "zoo", "all", "sweep")
 MODES = ("fp64", "fp32", "tf32", "fp16", "bf16")
 LAYOUTS = ("nchw", "channels_last")
 DIRECTIONS = ("forward", "grad_input", "grad_weight")
+READY = "ready"
 
 
 # --- the process of one library -------------------------------------------------------------------------------------
 
 
+class Bench:
+    """One setting's calls."""
+
+    def __init__(self, setting: dict[str, Any]) -> None:
+        import torch
+
+        from deconv_ext.cli import measure, operands
+        from deconv_ext.workloads import SUITES as CASES_OF
+        from deconv_ext.workloads import scale_down
+
+        cases = {case["name"]: case for suite in CASES_OF.values() for case in suite}
+        case, direction, mode = (
+            scale_down(cases[setting["case"]], setting["scale"]),
+            setting["direction"],
+            setting["mode"],
+        )
+        self.setting = setting
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.manual_seed(0)
+
+        def make() -> operands.Operands:
+            one = operands.make_operands(case, operands.dtype_of(mode), self.device)
+            return one.laid_out(setting["layout"], self.device)
+
+        first = make()
+        read_bytes = sum(tensor.numel() * tensor.element_size() for tensor in first.read(direction))
+        sets = [first, *(make() for _ in range(measure.input_sets(read_bytes, self.device) - 1))]
+        self.calls = [functools.partial(operands.call_ours, direction, one) for one in sets]
+        (error,) = operands.sampled_errors(direction, first, self.calls[0]())
+        self.wrong = not error <= operands.BOUNDS[mode]
+        family = re.search(r"plan: (\w+)", operands.call_explain(direction, first))
+        self.family = family.group(1) if family else "ATen"
+
+    def answer(self) -> dict[str, Any]:
+        from deconv_ext.cli import measure
+
+        ms = measure.time_interleaved({"ours": self.calls}, self.device)["ours"].median
+        return {"ms": ms, "wrong": self.wrong, "family": self.family}
+
+
 def serve() -> None:
-    """Answers each setting on stdin, a line of JSON, by a line with its time in milliseconds and its error."""
+    """Answers each setting on stdin, a line of JSON, by a line with its time in milliseconds."""
     import torch
 
-    from deconv_ext.cli import measure, operands
-    from deconv_ext.workloads import SUITES as CASES_OF
-    from deconv_ext.workloads import scale_down
+    from deconv_ext.cli import operands
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    cases = {case["name"]: case for suite in CASES_OF.values() for case in suite}
-    present: dict[str, Any] = {}
-    sets: list[operands.Operands] = []
-    error = 0.0
+    print(READY, flush=True)
+    bench: Bench | None = None
     for line in sys.stdin:
         setting = json.loads(line)
-        direction = setting["direction"]
-        case = scale_down(cases[setting["case"]], setting["scale"])
         with operands.torch_in(setting["mode"]):
-            if setting != present:
-                present, sets = setting, []
+            if bench is None or bench.setting != setting:
+                bench = None
                 gc.collect()
                 torch.cuda.empty_cache()
-                torch.manual_seed(0)
-
-                def make(case: Any = case, setting: Any = setting) -> operands.Operands:
-                    one = operands.make_operands(case, operands.dtype_of(setting["mode"]), device)
-                    return one.laid_out(setting["layout"], device)
-
-                first = make()
-                read_bytes = sum(tensor.numel() * tensor.element_size() for tensor in first.read(direction))
-                sets = [first, *(make() for _ in range(measure.input_sets(read_bytes, device) - 1))]
-                (error,) = operands.sampled_errors(direction, first, operands.call_ours(direction, first))
-            calls = [functools.partial(operands.call_ours, direction, one) for one in sets]
-            ms = measure.time_interleaved({"ours": calls}, device)["ours"].median
-        print(json.dumps({"ms": ms, "wrong": not error <= operands.BOUNDS[setting["mode"]]}), flush=True)
+                bench = Bench(setting)
+            print(json.dumps(bench.answer()), flush=True)
 
 
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def worker_of(library: Path) -> Iterator[subprocess.Popen[str]]:
+class Worker:
     """The process of a library."""
-    with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder) / "deconv_ext"
+
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.library = library
+        package = folder / "deconv_ext"
         shutil.copytree(ROOT / "deconv_ext", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         shutil.copy(library, package / "_C.abi3.so")
+        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
         command = [sys.executable, "-W", "ignore", __file__, "--serve"]
-        environment = {**os.environ, "PYTHONPATH": folder}
-        with subprocess.Popen(
+        environment = {**os.environ, "PYTHONPATH": path}
+        self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        ) as worker:
-            yield worker
-            assert worker.stdin is not None
-            worker.stdin.close()
+        )
+
+    def read(self, asked: str) -> str:
+        assert self.process.stdout is not None
+        if answer := self.process.stdout.readline():
+            return answer
+        raise SystemExit(f"compare: {self.library} failed {asked}")
+
+    def ask(self, setting: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(setting) + "\n")
+            self.process.stdin.flush()
+        names = (str(setting[key]) for key in ("case", "mode", "layout", "direction"))
+        return json.loads(self.read("on " + " ".join(names)))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
-def ask(worker: subprocess.Popen[str], setting: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a library to a setting; it failed, if there is none."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        worker.stdin.write(json.dumps(setting) + "\n")
-        worker.stdin.flush()
-        if answer := worker.stdout.readline():
-            return json.loads(answer)
-    raise SystemExit(f"compare: a library failed on {setting['case']} ({setting['mode']}, {setting['layout']})")
-
-
-def settings_of(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    sys.path.insert(0, str(ROOT / "deconv_ext"))
-    import workloads  # without the package, which would want a library
-
-    names = [case["name"] for case in workloads.select(workloads.SUITES[arguments.suite], arguments.case)]
-    for mode in arguments.dtype:
-        for direction in arguments.direction or ["forward"]:
-            for layout in arguments.layout or ["nchw"]:
-                for name in names:
-                    yield {
-                        "case": name, "mode": mode, "layout": layout, "direction": direction, "scale": arguments.scale
-                    }  # fmt: skip
+@contextlib.contextmanager
+def workers_of(libraries: list[Path]) -> Iterator[list[Worker]]:
+    """The processes of the libraries, once all are ready."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        workers = []
+        for i, library in enumerate(libraries):
+            workers.append(Worker(library, Path(folder) / str(i)))
+            stack.callback(workers[-1].end)
+        for worker in workers:
+            worker.read("to load")
+        yield workers
 
 
 def compare(arguments: argparse.Namespace) -> int:
     names = [library.stem for library in arguments.library]
-    width = max(12, *map(len, names))
-    print(f"{'':54s}" + "".join(f"{name:>{width}s}" for name in names) + "   times as fast as the first, ms")
+    if len(set(names)) < len(names):
+        names = [f"{i}: {name}" for i, name in enumerate(names, 1)]
+    width = max(12, *(len(name) + 2 for name in names))
+    print(f"{'':58s}" + "".join(f"{name:>{width}s}" for name in names) + "   ms; times as fast as the first")
     ratios: list[list[float]] = []
     any_wrong = False
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(worker_of(library)) for library in arguments.library]
-        for setting in settings_of(arguments):
-            rounds = [[ask(worker, setting) for worker in workers] for _ in range(arguments.rounds)]
+    with workers_of(arguments.library) as workers:
+        for setting in arguments.settings:
+            rounds = [[worker.ask(setting) for worker in workers] for _ in range(arguments.rounds)]
             best = [min(answer["ms"] for answer in answers) for answers in zip(*rounds, strict=True)]
             wrong = [name for name, answer in zip(names, rounds[0], strict=True) if answer["wrong"]]
             any_wrong |= bool(wrong)
             ratios.append([best[0] / ms for ms in best[1:]])
             print(
-                f"{setting['case']:22s}{setting['mode']:6s}{setting['layout']:14s}{setting['direction']:12s}"
+                f"{setting['case']:26s}{setting['mode']:6s}{setting['layout']:14s}{setting['direction']:12s}"
                 + "".join(f"{ms:{width}.4f}" for ms in best)
                 + "".join(f"{ratio:7.2f}" for ratio in ratios[-1])
+                + f"   {rounds[0][-1]['family']}"
                 + (f"   wrong: {', '.join(wrong)}" if wrong else ""),
                 flush=True,
             )
     means = [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*ratios, strict=True)]
-    print(f"{'geometric mean':54s}{'':{width * len(names)}s}" + "".join(f"{mean:7.2f}" for mean in means))
+    print(f"{'geometric mean':58s}{'':{width * len(names)}s}" + "".join(f"{mean:7.2f}" for mean in means))
     return 1 if any_wrong else 0
+
+
+def settings_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    sys.path.insert(0, str(ROOT / "deconv_ext"))
+    import workloads  # without the package, which would want a library
+
+    return [
+        {"case": case["name"], "mode": mode, "layout": layout, "direction": direction, "scale": arguments.scale}
+        for mode in arguments.dtype or ["tf32", "bf16"]
+        for direction in arguments.direction or ["forward"]
+        for layout in arguments.layout or ["nchw"]
+        for case in workloads.select(workloads.SUITES[arguments.suite], arguments.case)
+    ]
 
 
 def parse() -> argparse.Namespace:
@@ -153,12 +197,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide batch, channels and size by N")
     arguments = parser.parse_args()
-    arguments.dtype = arguments.dtype or ["tf32", "bf16"]
     for library in arguments.library:
         if not library.is_file():
             parser.error(f"LIBRARY is {library}; there is no such file")
-    if arguments.rounds < 1:
-        parser.error(f"--rounds is {arguments.rounds}; it must be at least 1")
+    for name in ("rounds", "scale"):
+        if (value := getattr(arguments, name)) < 1:
+            parser.error(f"--{name} is {value}; it must be at least 1")
+    try:
+        arguments.settings = settings_of(arguments)
+    except ValueError as error:
+        parser.error(str(error))
     return arguments
 
 

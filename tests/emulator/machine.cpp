@@ -471,9 +471,11 @@ uint32_t shared_address(const void* pointer) {
     return kSharedBase + static_cast<uint32_t>(p - block.shared);
   }
   const std::vector<StaticArray>& statics = machine.grid->statics;
-  for (size_t i = 0; i < statics.size(); ++i) {
-    if (p >= statics[i].begin && p <= statics[i].begin + statics[i].bytes) {
-      return kStaticBase + static_cast<uint32_t>(i * kStaticBytes + (p - statics[i].begin));
+  for (const size_t past : {0, 1}) {  // one past its end only if it is in no other
+    for (size_t i = 0; i < statics.size(); ++i) {
+      if (p >= statics[i].begin && p < statics[i].begin + statics[i].bytes + past) {
+        return kStaticBase + static_cast<uint32_t>(i * kStaticBytes + (p - statics[i].begin));
+      }
     }
   }
   fail("a pointer that is none to shared memory, as one");

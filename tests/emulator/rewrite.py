@@ -13,6 +13,7 @@ STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 OPERAND = re.compile(r'"([^"]*)"\s*\(')
 DYNAMIC = re.compile(r"extern\s+__shared__\s+__attribute__\(\(aligned\(\d+\)\)\)\s+unsigned\s+char\s+(\w+)\s*\[\]\s*;")
 STATIC = re.compile(r"\b__shared__\b([^;{}()=]*(?:\(\([^;]*?\)\))?[^;{}()=]*?)\b(\w+)\s*((?:\[[^\]]*\]\s*)+);")
+SEVERAL = re.compile(r"\b__shared__\b[^;{}=]*(?:\]|\b\w)\s*,\s*\w+\s*(?:\[|;|,)")
 PLACES = {
     "threadIdx": "self().index",
     "blockIdx": "self().block->index",
@@ -79,6 +80,7 @@ def _call(body: str) -> str:
 
 def rewrite(text: str) -> str:
     text = DYNAMIC.sub(r"unsigned char* const \1 = ::emulator::dynamic_shared();", text)
+    assert not SEVERAL.search(text), "several __shared__ arrays in one declaration"
     text = STATIC.sub(r"static\1\2\3; ::emulator::enter_static(\2, sizeof(\2));", text)
     assert "__shared__" not in text, "shared memory of a kind that the emulator does not know"
     text = PLACE.sub(lambda match: f"::emulator::{PLACES[match.group(1)]}", text)
