@@ -53,7 +53,9 @@ constexpr bool hopper_halves_rows(int element, HopperTile tile) { return element
 // Whether tiles of groups of columns may write whole sectors (kernels/hopper/result.cuh): with one phase it costs more
 // than it saves.
 constexpr bool hopper_writes_whole_sectors(HopperTile tile) { return tile.phases > 1; }
-// Channels of a warp whose rows are staged at once, where a tile writes whole sectors.
+// Whether they may do so with rows of more phases than they accumulate side by side, which needs registers.
+constexpr bool hopper_joins_phases(HopperTile tile) { return tile.phases > 1 && tile.groups <= 12; }
+// Channels of a warp whose rows leave at once, where a tile writes whole sectors.
 constexpr int hopper_row_channels(int element) { return 16 / element; }
 
 // Which pixels lie next to each other in a halo, and so make a group of 8 (rows of wgmma's operand B):
@@ -113,6 +115,8 @@ struct HopperConvPlan {
   HopperExtent tiles;
   int tile_step = 8;  // columns from one tile to the next
   bool whole_sectors = false;  // columns adjacent, groups of columns: tiles overlap (kernels/hopper/result.cuh)
+  int row_phases = 1;  // then: phases of the width in a staged row: the tile's, or all, for which it waits
+  bool even_rows = false;  // then: the result's rows begin and end at multiples of 16 bytes, if the first does
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
@@ -122,7 +126,8 @@ struct HopperConvPlan {
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
   bool weights_in_place = false;  // TMA takes them from the weight itself, whose source channels are adjacent
-  bool keep_halo = false;  // a block works through all phase groups on one halo; else each is an item of its own
+  int item_groups = 1;  // phase groups of an item: one, those of a row that waits for all, or, with a kept halo, all
+  bool keep_halo = false;  // an item works through its phase groups on one halo; else each brings its own
   int chunks = 1;  // of source channels
   // Most taps of a (phase, plane) along each axis; those of columns that share rows overlap.
   int slots_h = 1, slots_w = 1;

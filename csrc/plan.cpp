@@ -201,6 +201,29 @@ const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
 
+// The quickest candidates of each family, and some that it refused.
+void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
+  constexpr int kShown = 5;  // of a family, of either
+  const auto family_of = [](const Candidate& candidate) { return candidate.tile.substr(0, candidate.tile.find(',')); };
+  auto begin = candidates.begin();
+  while (begin != candidates.end()) {
+    const std::string family = family_of(*begin);
+    const auto is_same = [&](const Candidate& candidate) { return family_of(candidate) == family; };
+    const auto end = std::stable_partition(begin, candidates.end(), is_same);
+    const auto refused = std::stable_partition(begin, end, [](const Candidate& one) { return one.refusal.empty(); });
+    std::stable_sort(begin, refused, [](const auto& a, const auto& b) { return a.estimate_ms < b.estimate_ms; });
+    for (auto one = begin; one != refused && one - begin < kShown; ++one) {
+      text << "    " << one->tile << ": about " << milliseconds(one->estimate_ms) << '\n';
+    }
+    if (refused - begin > kShown) text << "    " << family << ": " << refused - begin - kShown << " more, slower\n";
+    for (auto one = refused; one != end && one - refused < kShown; ++one) {
+      text << "    " << one->tile << ": refused, " << one->refusal << '\n';
+    }
+    if (end - refused > kShown) text << "    " << family << ": " << end - refused - kShown << " more refused\n";
+    begin = end;
+  }
+}
+
 }  // namespace
 
 std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options) {
@@ -223,12 +246,7 @@ std::string explain(const Problem& problem, const Device& device, const PlannerO
       },
       plan.tile);
   text << "  workspace: " << plan.workspace_bytes << " bytes\n  considered:\n";
-  for (const Candidate& candidate : considered) {
-    text << "    " << candidate.tile << ": "
-         << (candidate.refusal.empty() ? "about " + milliseconds(candidate.estimate_ms)
-                                       : "refused, " + candidate.refusal)
-         << '\n';
-  }
+  list_candidates(text, considered);
   return text.str();
 }
 

@@ -32,13 +32,14 @@ constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 256;  // of a tile, al
 constexpr int64_t kMostIm2colExtent = 1 << 14;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
-// layers, of strict float32 834 of 18 (docs/performance_notes.md).
+// layers, of strict float32 834 of 18; rows of all phases and gaps to those of six (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
 struct StoreCosts {
   double channels, channels_lines, channels_phases;  // channels adjacent; more, in several lines, with two phases
   double runs, runs_lines;    // columns adjacent, groups of columns; more, in several lines
   double rows, rows_row;      // the same in whole sectors; more, of a row of columns
+  double rows_phases;         // more, in rows of all phases
   double staged, staged_row;  // columns adjacent, other groups; more, of a row of columns
   double images;              // more, in groups of images
   // More, where rows begin within a sector, with one phase of the width and with two, of a row of columns.
@@ -46,6 +47,7 @@ struct StoreCosts {
   double ragged_staged, ragged_staged_phases, ragged_staged_row;
   double odd_runs, odd_staged;                     // more, where neighbours may not be stored at once
   double apart, ragged_apart, apart_runs;          // columns apart; more, in runs of two phases
+  double gaps;                                     // times as much for them, with a stride above 2
   double turned, turned_runs, turned_staged;  // times as much in turns: channels adjacent, groups of columns, others
 };
 struct Costs {
@@ -64,15 +66,15 @@ struct Costs {
   double launch_ms;
   StoreCosts store;
 };
-constexpr StoreCosts kStoresShort{0.0542, 0.0272, 0.00517, 0.0112,  0.0876, 0.0507,  8.02,   0.0489,
-                                  0.0801, 0.0256, 0,       0.00455, 2.42,   0.00244, 0.0609, 1.64,
-                                  0.486,  0.151,  0.105,   0.143,   0.146,  2.46,    2.05,   1.35};
-constexpr StoreCosts kStoresTf32{0.118,   0.0234,   0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.121,
-                                 0.00864, 0.0316,   0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74,
-                                 0.429,   0.000999, 0.247,  0.253,  0.342,  2.75,    0.933,  1.22};
+constexpr StoreCosts kStoresShort{0.0542, 0.0272, 0.00517, 0.0112,  0.0876, 0.0507,  8.02,   0.15, 0.0489,
+                                  0.0801, 0.0256, 0,       0.00455, 2.42,   0.00244, 0.0609, 1.64, 0.486,
+                                  0.151,  0.105,  0.143,   0.146,   1.6,    2.46,    2.05,   1.35};
+constexpr StoreCosts kStoresTf32{0.118,    0.0234, 0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.25, 0.121,
+                                 0.00864,  0.0316, 0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74, 0.429,
+                                 0.000999, 0.247,  0.253,  0.342,  1,      2.75,    0.933,  1.22};
 // Columns apart in ragged rows as in TF32, whose stores these are: the layers of strict float32 had no such rows.
-constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.0968, 0,     0, 0, 0,
-                                  0,      0, 0, 0,      0.09, 0,     0.133, 0.367,  0.342, 1, 1, 1.51};
+constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.2,   0.0968, 0, 0, 0, 0,
+                                  0,      0, 0, 0,      0.09, 0,     0.133, 0.367, 0.342,  1, 1, 1, 1.51};
 constexpr Costs kCostsShort{0.654, 392,  198,  4.03, 5.58, 18.8, 1800,  74.1,    226,
                             1.39,  true, 37.6, 689,  1017, 1.16, 0.113, 0.00155, kStoresShort};
 constexpr Costs kCostsTf32{0.745, 115,  30.3, 4.42,     10.6,     9.7,  1600,  33.9,    411,
@@ -174,8 +176,10 @@ class Candidates {
 
   // Whether tiles of groups of columns may write whole sectors where they otherwise would not.
   bool writes_parts_of_sectors(HopperTile tile) const {
-    return hopper_writes_whole_sectors(tile) && c_.result.stride[1] != 1 && c_.result.stride[3] == 1 &&
-           w_.result_step() == tile.phases && sector_unit() * element_ < 32;
+    if (!hopper_writes_whole_sectors(tile) || c_.result.stride[1] == 1 || c_.result.stride[3] != 1) return false;
+    const int step = w_.result_step();
+    return step == tile.phases ? sector_unit() * element_ < 32
+                               : step > tile.phases && step == w_.phases() && hopper_joins_phases(tile);
   }
 
   // Whether neighbouring columns may share a warpgroup's rows: their taps must overlap.
@@ -194,6 +198,8 @@ class Candidates {
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
     p.in_turns = second == Second::kItems;
     p.whole_sectors = whole_sectors;
+    p.row_phases = whole_sectors ? w_.phases() : tile.phases;
+    p.even_rows = sector_unit() * element_ % 16 == 0 && c_.result.size[3] * element_ % 16 == 0;
     const bool in_half = c_.source_channels * element_ <= kHopperRowBytes / 2;
     p.row_bytes = in_half && hopper_halves_rows(element_, tile) ? kHopperRowBytes / 2 : kHopperRowBytes;
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
@@ -237,13 +243,14 @@ class Candidates {
     const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
     p.weights_in_place = weights_in_place(p);
-    p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.keep_halo ? 1 : p.phase_groups);
+    p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.phase_groups / p.item_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
     if (items > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
     choose_blocks(p);
     if (p.in_turns && p.keep_halo && !p.resident_weights) return std::nullopt;
+    if (p.in_turns && p.item_groups > 1 && !p.keep_halo) return std::nullopt;
     if (split > 1) {
       if (!hopper_splits(tile) || by_im2col() || p.in_turns || p.items > most_clusters(device_, split) ||
           p.planes_h * p.planes_w * p.chunks < split || hopper_sums_bytes(tile) > p.staging_at) {
@@ -261,7 +268,7 @@ class Candidates {
   double estimate_ms(const HopperConvPlan& p) const {
     const Costs& costs = costs_of(p);
     // Of one item, on average.
-    const double pieces = p.keep_halo ? p.phase_groups : 1;
+    const double pieces = p.item_groups;
     const auto [stages, pixels, products, bring] = item_work(p, costs);
     const double results = 2 * kHopperTileM * 8.0 * p.tile.groups * p.tile.phases * pieces;
     const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
@@ -291,13 +298,13 @@ class Candidates {
     double stages, pixels, products, bring;
   };
   Work item_work(const HopperConvPlan& p, const Costs& costs) const {
-    const double pieces = p.keep_halo ? p.phase_groups : 1;
+    const double pieces = p.item_groups;
     const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks / p.split;
     const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
     const double n = 8.0 * p.tile.groups;
     const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
-    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks /
-                          p.split;
+    const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks *
+                          (p.keep_halo ? 1 : pieces) / p.split;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
     const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
@@ -359,13 +366,17 @@ class Candidates {
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
     const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
-    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.tile.phases);  // of each sector
+    const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.row_phases);  // of each sector
     const double times = wasted * (!p.in_turns ? 1 : in_runs ? costs.turned_runs : costs.turned_staged);
-    if (step > p.tile.phases) {
-      return times * (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
-                      (in_runs && two_phases ? costs.apart_runs : 0));
+    if (step > p.row_phases) {
+      return times * (step > 2 ? costs.gaps : 1) *
+             (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
+              (in_runs && two_phases ? costs.apart_runs : 0));
     }
-    if (p.whole_sectors) return times * (costs.rows + costs.rows_row / (p.pixels.w * p.tile.phases));
+    if (p.whole_sectors) {
+      return times * (costs.rows + costs.rows_row / (p.pixels.w * p.row_phases) +
+                      (p.row_phases > p.tile.phases ? costs.rows_phases : 0));
+    }
     const int vector = hopper_vector_result(problem_, p);
     if (in_runs) {
       const double row = ragged ? costs.ragged_runs_row / (p.pixels.w * p.tile.phases) : 0;
@@ -392,9 +403,8 @@ class Candidates {
   }
   // Columns from one tile to the next, so that each row's whole sectors are within a tile. 0: a tile is too narrow.
   int tile_step_of(const HopperConvPlan& p) const {
-    const int phases = p.tile.phases, unit = sector_unit();
-    const int step = std::max(unit, 8 * phases);  // elements; raw boxes want multiples of 8 columns
-    return (p.pixels.w * phases - (32 / element_ - unit)) / step * step / phases;
+    const int step = 8 * p.row_phases, unit = gcd(sector_unit(), step);  // raw boxes want multiples of 8 columns
+    return (p.pixels.w * p.row_phases - (32 / element_ - unit)) / step * 8;
   }
 
   bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
@@ -491,8 +501,11 @@ class Candidates {
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
     const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
     // As far from a multiple of 16 bytes as in the result, and a word more.
-    p.staged_line_bytes = p.pixels.w * p.tile.phases * element_ + 32;
-    p.staged_bytes = p.whole_sectors  ? hopper_row_channels(element_) * (p.pixels.h - p.second.h) * p.staged_line_bytes
+    const bool waits = p.row_phases > p.tile.phases;
+    const int line_bytes = p.pixels.w * p.row_phases * element_ + 32;
+    p.staged_line_bytes = waits && p.pixels.h - p.second.h == 1 ? apart_in_banks(line_bytes) : line_bytes;
+    const int row_channels = waits ? 16 : hopper_row_channels(element_);
+    p.staged_bytes = p.whole_sectors  ? row_channels * (p.pixels.h - p.second.h) * p.staged_line_bytes
                      : stages_columns ? 32 * (hopper_staged_words(words) | 1) * 4
                                       : 0;
     const int staging = 8 * p.staged_bytes;
@@ -514,10 +527,11 @@ class Candidates {
     const int64_t kept = (p.in_turns ? 2 : 1) * p.chunks, least_stages = p.in_turns ? all_stages : kLeastWeightSlots;
     p.keep_halo = p.phase_groups > 1 && halo * kept + least_stages * stage <= room && kept <= kMostHaloSlots &&
                   p.planes_h * p.planes_w == 1 && p.split == 1;
+    p.item_groups = p.keep_halo ? p.phase_groups : waits ? p.phase_groups / p.phases_h : 1;
     const int64_t in_flight = p.keep_halo ? kept : p.in_turns ? 2 : 1;
     const int64_t most_stages = p.keep_halo ? all_stages
                                             : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
-                                                  p.planes_w * p.chunks;
+                                                  p.planes_w * p.chunks * p.item_groups;
     const int64_t two = std::min<int64_t>(2 * in_flight, kMostHaloSlots);
     p.resident_weights = most_stages <= kMostResident && most_stages * stage + two * halo <= room;
     if (p.resident_weights) {
@@ -565,9 +579,15 @@ class Candidates {
     return true;
   }
 
+  // At least so many bytes, of which channels that are stored or loaded together meet few banks twice.
+  int apart_in_banks(int bytes) const {
+    const int rest = element_ == 2 ? 64 : 48;
+    return static_cast<int>(round_up(bytes - rest, 128)) + rest;
+  }
+
   void choose_blocks(HopperConvPlan& p) const {
     const int64_t all = device_.multiprocessors;
-    const double uneven = p.keep_halo ? 1 : unevenness(p.tile.phases);
+    const double uneven = p.keep_halo ? 1 : unevenness(p.item_groups * p.tile.phases);
     p.blocks = static_cast<int>(std::min<int64_t>(all, p.items));
     if (p.resident_weights && p.items > all) {
       // Each block stays with one column.
@@ -580,13 +600,13 @@ class Candidates {
     if (p.resident_weights || uneven == 1 || p.items <= p.blocks) return;
     // A block's items lie so many apart: else all would be of the same phases, and others of phases with more taps.
     int fewer = p.blocks;
-    while (fewer > 1 && gcd(fewer, p.phase_groups) > 1) --fewer;
+    while (fewer > 1 && gcd(fewer, p.phase_groups / p.item_groups) > 1) --fewer;
     if (static_cast<double>(ceil_div(p.items, fewer)) < uneven * static_cast<double>(ceil_div(p.items, p.blocks))) {
       p.blocks = fewer;
     }
   }
 
-  // How many times as many taps as the mean the phase group has that has most, of `across` phases of the width each.
+  // How many times as many taps as the mean the item has that has most, of `across` phases of the width each.
   double unevenness(int across) const {
     if (h_.phases() * w_.phases() == 1) return 1;
     int most_h = 0, most_w = 0;  // several phases have one plane
@@ -623,8 +643,10 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.inner == HopperInner::kHeight  ? "rows"
            : plan.inner == HopperInner::kBatch ? "images"
                                                : "columns")
-       << (plan.whole_sectors ? ", whole sectors" : "") << (plan.in_turns ? ", warpgroups in turns" : "")
-       << (plan.weights_in_place ? ", weights in place" : "")
+       << (plan.row_phases > plan.tile.phases ? ", rows of all phases"
+           : plan.whole_sectors               ? ", whole sectors"
+                                              : "")
+       << (plan.in_turns ? ", warpgroups in turns" : "") << (plan.weights_in_place ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")

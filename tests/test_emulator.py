@@ -300,6 +300,23 @@ def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:
             replace(call, plan=plan).check()
 
 
+@pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
+@pytest.mark.parametrize(("kernel", "stride", "channels"), [(4, 3, 40), (4, 4, 24), (3, 5, 24), (4, 3, 320)])
+def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) -> None:
+    """Rows that wait in shared memory: of tiles that share them and of several lines, with halos that stay or not."""
+    one = case("apart", 1, channels, 3, 70, 72, (3, kernel), (2, stride), 1, (1, stride // 2))
+    call = Call(one, "forward", mode, family="hopper")
+    by_kind: dict[tuple[bool, ...], list[Any]] = {}
+    for plan in core.candidates(call.problem, call.device, "hopper"):
+        tile = plan.tile
+        if tile.row_phases > tile.phases:
+            assert tile.row_phases == stride
+            by_kind.setdefault((tile.keep_halo, tile.in_turns, tile.pixels[1] - tile.second[1] > 1), []).append(plan)
+    assert (channels < 320) in {keep_halo for keep_halo, *_ in by_kind}
+    for plans in by_kind.values():
+        replace(call, plan=Random(mode).choice(plans)).check()
+
+
 def test_clusters_and_im2col_are_among_them() -> None:
     plans = [
         Call(one, direction, "bfloat16", family="hopper", multiprocessors=132).plan.tile

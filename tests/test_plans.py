@@ -491,10 +491,13 @@ def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: i
     sector, width = 32 // element, result[3]
     columns, window = plan.pixels[2] * phases, plan.tile_step * phases
     lines = plan.pixels[1] - plan.second[1]
-    assert plan.phases == phases
+    assert plan.row_phases == phases
+    assert plan.phases == 2
+    waits = phases > plan.phases
     assert plan.staged_line_bytes % 16 == 0
     assert columns * element + 20 <= plan.staged_line_bytes
-    assert plan.staged_bytes == 16 // element * lines * plan.staged_line_bytes
+    assert plan.staged_bytes == (16 if waits else 16 // element) * lines * plan.staged_line_bytes
+    assert plan.item_groups % (-(-phases // plan.phases)) == 0  # all of a row's
     strides = (result[1] * result[2] * width, result[2] * width, width)  # a result is dense
     for offset in {sum(i * s for i, s in zip(at, strides, strict=True)) % sector for at in np.ndindex(16, 16, 16)}:
         stored = 0
@@ -555,7 +558,9 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert plan.row_bytes == 128 or (plan.row_bytes == 64 and source_channels * element <= 64)
     _blocks_cover(plan.chunks, plan.row_bytes // element, source_channels)
     assert plan.stage_bytes == rows_m * plan.row_bytes * plan.parts
-    assert plan.columns == groups * plan.m_tiles * (1 if plan.keep_halo else plan.phase_groups)
+    assert plan.phase_groups % plan.item_groups == 0
+    assert plan.columns == groups * plan.m_tiles * plan.phase_groups // plan.item_groups
+    assert plan.item_groups == plan.phase_groups or not plan.keep_halo
     groups_of_columns = plan.inner == core.HopperInner.WIDTH
     # The two warpgroups' groups: `groups` each, over lines of line_groups, the first pixel of each group in q.
     reached = set()
@@ -595,6 +600,7 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
         assert rows_m == 64
         assert plan.second == [0, 0, 0]
         assert plan.resident_weights or not plan.keep_halo
+        assert plan.item_groups == 1 or plan.keep_halo
     assert plan.parts == 2 or plan.halo_slots >= 2
     assert plan.weight_slots >= 1
     assert plan.items == plan.tiles[0] * plan.tiles[1] * plan.tiles[2] * plan.columns
@@ -1572,7 +1578,7 @@ def test_blocks_of_the_hopper_family_have_their_share_of_taps(kernel: int, strid
     checked = 0
     for plan in core.candidates(problem_of(one, "forward", dtype), families="hopper"):
         tile = plan.tile
-        if tile.keep_halo or tile.items < 6 * tile.blocks:
+        if tile.item_groups > 1 or tile.items < 6 * tile.blocks:
             continue
         across = -(-stride // tile.phases)
         of_group = [h * sum(taps[w * tile.phases : (w + 1) * tile.phases]) for h in taps for w in range(across)]
@@ -1827,6 +1833,22 @@ def test_explain_names_the_cheapest_candidate(direction: str) -> None:
     assert plan in [line.strip().replace(": about", ", about") for line in candidates]
     costs = [float(line.split("about ")[1].split()[0]) for line in candidates if "about" in line]
     assert float(plan.split("about ")[1].split()[0]) == min(costs)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_explain_lists_the_quickest_of_each_family(direction: str) -> None:
+    problem = problem_of(KERNELBENCH[0], direction)
+    _, lines = _explained(KERNELBENCH[0], direction)
+    estimates: dict[str, list[float]] = {}
+    for plan in core.candidates(problem):
+        family = next(name for name in FAMILIES if type(plan.tile).__name__.lower().startswith(name))
+        estimates.setdefault(family, []).append(plan.estimate_ms)
+    assert "hopper" in estimates
+    for family, costs in estimates.items():
+        of_family = [line for line in lines if line.startswith(f"    {family} family, ") and "about " in line]
+        shown = [float(line.split("about ")[1].split()[0]) for line in of_family]
+        assert shown == pytest.approx(sorted(costs)[:5], rel=1e-3)
+        assert len(costs) <= 5 or f"    {family} family: {len(costs) - 5} more, slower" in lines
 
 
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])

@@ -55,7 +55,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
     }
   }
   p.columns = divide_by(plan.columns);
-  p.phase_groups = divide_by(plan.phase_groups);
+  p.phase_parts = divide_by(plan.phase_groups / plan.item_groups);
   p.m_tiles = divide_by(plan.m_tiles);
   p.tiles_w = divide_by(plan.tiles.w);
   p.tiles_h = divide_by(plan.tiles.h);

@@ -118,6 +118,9 @@ __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, u
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared_short(uint32_t address, uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
 __device__ __forceinline__ uint16_t load_shared_short(uint32_t address) {
   uint16_t value;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");

@@ -40,6 +40,8 @@ struct ConvConfig {
   static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
+  // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
+  static constexpr bool kWaits = hopper_joins_phases({kGroups, kPhases, kFold});
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -199,7 +201,7 @@ class ConvBlock {
   struct HaloWalk {
     const ConvBlock& block;
     const Share share;
-    int index = first_item(), plane = 0, chunk = 0;
+    int index = first_item(), group = 0, plane = 0, chunk = 0;
     Item item;
 
     __device__ __forceinline__ explicit HaloWalk(const ConvBlock& of) : block(of), share(of.share()) { enter_item(); }
@@ -214,6 +216,7 @@ class ConvBlock {
     __device__ __forceinline__ void enter_item() {
       while (more()) {
         item = find_item(block.p, index);
+        group = item.phase_begin;
         plane = share.plane;
         if (skip_idle_planes()) return;
         index += gridDim.x;
@@ -225,10 +228,14 @@ class ConvBlock {
       enter_item();
     }
     __device__ __forceinline__ bool skip_idle_planes() {
-      const Phases phases = phases_of<kPhases>(block.p, item.phase_begin);
-      while (plane < share.plane_end && block.is_idle(phases, plane)) ++plane;
-      chunk = share.begin(plane);
-      return plane < share.plane_end;
+      while (true) {
+        const Phases phases = phases_of<kPhases>(block.p, group);
+        while (plane < share.plane_end && block.is_idle(phases, plane)) ++plane;
+        chunk = share.begin(plane);
+        if (plane < share.plane_end) return true;
+        if (!Config::kWaits || block.plan.keep_halo || ++group == item.phase_end) return false;
+        plane = share.plane;
+      }
     }
   };
 
@@ -391,6 +398,7 @@ class ConvBlock {
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
+        const bool last_use = last_group || (Config::kWaits && !plan.keep_halo);  // of this phase group's halos
         if (plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin)) await_turn(warpgroup);
         Ring ring = halos;  // a kept halo is walked again by each phase group
         int old_weight = -1, old_halo = -1;
@@ -441,7 +449,7 @@ class ConvBlock {
                 }
               }
             }
-            if (last_group) {  // this halo is done with, once its last products are
+            if (last_use) {  // this halo is done with, once its last products are
               if (Config::kParts == 1 && has_taps) {
                 old_halo = ring.slot;
               } else {
@@ -460,7 +468,7 @@ class ConvBlock {
           if (old_weight >= 0 && !plan.resident_weights) weights.release(old_weight);
           if (old_halo >= 0) ring.release(old_halo);
         }
-        if (last_group) halos = ring;
+        if (last_use) halos = ring;
         if constexpr (Config::kSplits) {
           if (!add_shares(acc[0])) return;
         }
@@ -526,7 +534,7 @@ class ConvBlock {
     named_barrier_arrive(kTurnBarriers + warpgroup, 256);
   }
 
-  // Moves both rings past the other warpgroup's item. Phase groups of an item share its halos.
+  // Moves both rings past the other warpgroup's item. In turns phase groups of an item share its halos.
   __device__ __forceinline__ void skip(const Item& item, Ring& halos, Ring& weights) const {
     int halo_count = 0, stage_count = 0;
     for (int group = item.phase_begin; group < item.phase_end; ++group) {

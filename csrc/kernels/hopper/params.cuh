@@ -39,7 +39,7 @@ struct ConvParams {
   TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
   uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
-  Divisor columns, phase_groups, m_tiles, tiles_w, tiles_h, phases_across, halo_w, halo_h;  // of the plan's numbers
+  Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, halo_w, halo_h;  // of the plan's numbers
   HopperConvPlan plan;
 };
 
@@ -54,19 +54,12 @@ template <class T>
 __device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
   const HopperConvPlan& plan = p.plan;
   Item item;
-  const int tile = p.columns.quotient(index);
-  int column = index - tile * plan.columns;
-  if (plan.keep_halo) {
-    item.phase_begin = 0;
-    item.phase_end = plan.phase_groups;
-  } else {
-    const int rest = p.phase_groups.quotient(column);
-    item.phase_begin = column - rest * plan.phase_groups;
-    item.phase_end = item.phase_begin + 1;
-    column = rest;
-  }
-  item.group = p.m_tiles.quotient(column);
-  item.m_tile = column - item.group * plan.m_tiles;
+  const int tile = p.columns.quotient(index), column = index - tile * plan.columns;
+  const int rows = p.phase_parts.quotient(column), part = column - rows * static_cast<int>(p.phase_parts.divisor);
+  item.phase_begin = part * plan.item_groups;
+  item.phase_end = item.phase_begin + plan.item_groups;
+  item.group = p.m_tiles.quotient(rows);
+  item.m_tile = rows - item.group * plan.m_tiles;
   const int line = p.tiles_w.quotient(tile), image = p.tiles_h.quotient(line);
   item.w = (tile - line * plan.tiles.w) * plan.tile_step;
   item.h = (line - image * plan.tiles.h) * plan.pixels.h;

@@ -69,10 +69,17 @@ class Result {
     if (p.plan.channels_adjacent) {
       one_line ? store_channels<true>(window, acc) : store_channels<false>(window, acc);
     } else if (p.plan.inner == HopperInner::kWidth) {
+      const bool in_line = p.plan.pixels.h - p.plan.second.h == 1;
+      if constexpr (hopper_joins_phases(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.row_phases > kPhases) {
+          in_line ? store_rows_of_all_phases<true>(item, window, phases.w, acc)
+                  : store_rows_of_all_phases<false>(item, window, phases.w, acc);
+          return;
+        }
+      }
       if constexpr (hopper_writes_whole_sectors(HopperTile{kGroups, kPhases, kFold})) {
         if (p.plan.whole_sectors) {
-          p.plan.pixels.h - p.plan.second.h == 1 ? store_rows<true>(item, window, acc)
-                                                 : store_rows<false>(item, window, acc);
+          in_line ? store_rows<true>(item, window, acc) : store_rows<false>(item, window, acc);
           return;
         }
       }
@@ -374,9 +381,9 @@ class Result {
     }
   }
 
-  // Columns adjacent, groups of columns: rows of some channels at a time pass through shared memory and leave by 16
-  // bytes ("pieces").
-  static constexpr int kSize = static_cast<int>(sizeof(T)), kPixelBytes = kPhases * kSize;
+  // Columns adjacent, groups of columns: rows pass through shared memory and leave by 16 bytes ("pieces"). Rows of the
+  // tile's phases do so some channels at a time; rows of more phases wait there for the phase groups that are missing.
+  static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kRowChannels = hopper_row_channels(kSize), kRowLanes = 32 / kRowChannels;
   static constexpr int kPiece = 16, kSector = 32;
 
@@ -395,6 +402,7 @@ class Result {
   // What every row of a tile has in common, in bytes.
   struct RowWindow {
     uint32_t base;  // the result's address
+    bool is_even;  // rows begin and end with pieces
     bool is_first, is_last;  // of the tiles that share a row
     int exist;  // of a row, from the tile's first column on
     int own;  // until the next tile
@@ -406,68 +414,103 @@ class Result {
       const int end = is_last ? exist : own + static_cast<int>(-(offset + own) % kSector);
       return {skew, skew + begin, skew + end};
     }
-    // Whether rows begin and end with pieces.
-    __device__ __forceinline__ bool is_whole() const { return !is_first && !is_last && base % kPiece == 0; }
   };
   __device__ __forceinline__ static uint32_t low_word(const void* pointer) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
   }
 
+  __device__ __forceinline__ RowWindow row_window(const Item& item) const {
+    const HopperConvPlan& plan = p.plan;
+    const uint32_t base = low_word(p.result);
+    const bool is_first = item.w == 0, is_last = item.w == (plan.tiles.w - 1) * plan.tile_step;
+    const int left = p.axis[1].result_size - item.w * plan.row_phases;
+    return {base,
+            base % kPiece == 0 && (plan.even_rows || !(is_first || is_last)),
+            is_first,
+            is_last,
+            min(left, plan.pixels.w * plan.row_phases) * kSize,
+            plan.tile_step * plan.row_phases * kSize};
+  }
+  template <bool kOneLine>
+  __device__ __forceinline__ int lines_staged() const {
+    return kOneLine ? 1 : p.plan.pixels.h - p.plan.second.h;
+  }
+
   template <bool kOneLine>
   __device__ __forceinline__ void store_rows(const Item& item, const Window& v, const Accumulators& acc) const {
-    const HopperConvPlan& plan = p.plan;
-    const RowWindow window{low_word(p.result), item.w == 0, item.w == (plan.tiles.w - 1) * plan.tile_step,
-                           min(p.axis[1].result_size - item.w * kPhases, plan.pixels.w * kPhases) * kSize,
-                           plan.tile_step * kPixelBytes};
-    const int first_line = first_group().line, lines_staged = kOneLine ? 1 : plan.pixels.h - plan.second.h;
-    const int lines = min(v.lines - first_line, lines_staged), channel_bytes = lines_staged * plan.staged_line_bytes;
+    const RowWindow window = row_window(item);
+    T* const rows = v.first + first_group().line * v.line;
+    const int channel_bytes = lines_staged<kOneLine>() * p.plan.staged_line_bytes;
 #pragma unroll
     for (int part = 0; part < 16 / kRowChannels; ++part) {
-      T* first = v.first + part * kRowChannels * p.result_m + first_line * v.line;
+      T* const first = rows + part * kRowChannels * p.result_m;
       __syncwarp();
       if (lane_ / 4 / kRowChannels == part % (8 / kRowChannels)) {
         const int row = lane_ / 4 % kRowChannels;
-        stage_rows<kOneLine>(v, first + row * p.result_m, acc, part * kRowChannels / 8, shared_ + row * channel_bytes);
+        stage_rows<kOneLine, false>(v, first + row * p.result_m, 0, acc, part * kRowChannels / 8,
+                                    shared_ + row * channel_bytes);
       }
       __syncwarp();
-      const int channels = min(v.channels - part * kRowChannels, kRowChannels);
-      uint32_t staged = shared_;
+      store_lines<kOneLine>(window, v, first, shared_, v.channels - part * kRowChannels);
+    }
+  }
+
+  // phase: the first of the phase group's. The last phase group of a row stores it.
+  template <bool kOneLine>
+  __device__ __forceinline__ void store_rows_of_all_phases(const Item& item, const Window& v, int phase,
+                                                           const Accumulators& acc) const {
+    T* const rows = v.first - phase + first_group().line * v.line;
+    const int channel_bytes = lines_staged<kOneLine>() * p.plan.staged_line_bytes;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = lane_ / 4 + 8 * half;
+      stage_rows<kOneLine, true>(v, rows + channel * p.result_m, phase, acc, half, shared_ + channel * channel_bytes);
+    }
+    if (phase + kPhases < p.plan.row_phases) return;
+    __syncwarp();
+    const RowWindow window = row_window(item);
 #pragma unroll 1
-      for (int line = 0; line < lines; ++line, first += v.line, staged += plan.staged_line_bytes) {
-        store_line(window, first + lane_ / kRowLanes * p.result_m, staged + lane_ / kRowLanes * channel_bytes,
-                   lane_ / kRowLanes < channels);
-      }
+    for (int first = 0; first < min(v.channels, 16); first += kRowChannels) {
+      store_lines<kOneLine>(window, v, rows + first * p.result_m, shared_ + first * channel_bytes, v.channels - first);
+    }
+  }
+
+  // The staged lines of kRowChannels channels, if they exist, from `first` on in the result.
+  template <bool kOneLine>
+  __device__ __forceinline__ void store_lines(const RowWindow& window, const Window& v, T* first, uint32_t staged,
+                                              int channels) const {
+    const int channel = lane_ / kRowLanes, lines = min(v.lines - first_group().line, lines_staged<kOneLine>());
+    first += channel * p.result_m;
+    staged += channel * lines_staged<kOneLine>() * p.plan.staged_line_bytes;
+#pragma unroll 1
+    for (int line = 0; line < lines; ++line, first += v.line, staged += p.plan.staged_line_bytes) {
+      store_line(window, first, staged, channel < channels);
     }
   }
 
   // This lane's channel of half `half`, whose first line lies at `row` in the result.
-  template <bool kOneLine>
-  __device__ __forceinline__ void stage_rows(const Window& v, const T* row, const Accumulators& acc, int half,
-                                             uint32_t shared) const {
-    constexpr int kRun = 2 * kPhases;  // elements of a lane in a group
+  template <bool kOneLine, bool kWaits>
+  __device__ __forceinline__ void stage_rows(const Window& v, const T* row, int phase, const Accumulators& acc,
+                                             int half, uint32_t shared) const {
+    static_assert(kPhases == 2, "pairs of phases");
     const HopperConvPlan& plan = p.plan;
     const auto skew_of = [](const T* of_row) { return staged_skew(low_word(of_row) % kPiece); };
-    const int groups = plan.pixels.w / 8;
+    const int groups = plan.pixels.w / 8, pixel_bytes = (kWaits ? plan.row_phases : kPhases) * kSize;
+    const bool in_words = !kWaits || plan.row_phases % 2 == 0, has_second = !kWaits || phase + 1 < plan.row_phases;
     int group = 0, lines = plan.pixels.h - plan.second.h;
-    uint32_t line_at = shared + lane_ % 4 * kRun * kSize, at = line_at + skew_of(row);
+    uint32_t line_at = shared + lane_ % 4 * 2 * pixel_bytes + phase * kSize, at = line_at + skew_of(row);
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       if (kOneLine ? j < groups : group < groups) {
-        float run[kRun];
 #pragma unroll
-        for (int e = 0; e < kRun; ++e) run[e] = acc[e % kPhases][4 * j + 2 * half + e / kPhases];
-        const uint32_t to = kOneLine ? at + j * 8 * kPixelBytes : at;
-#pragma unroll
-        for (int e = 0; e < kRun; e += 4 / kSize) {
-          if constexpr (kSize == 4) {
-            store_shared(to + 4 * e, __float_as_uint(run[e]));
-          } else {
-            store_shared(to + 2 * e, pack_pair<T>(run[e], run[e + 1]));
-          }
+        for (int pixel = 0; pixel < 2; ++pixel) {
+          const int i = 4 * j + 2 * half + pixel;
+          stage_pair(at + pixel * pixel_bytes, acc[0][i], acc[1][i], in_words, has_second);
         }
       }
+      at += 8 * pixel_bytes;
       if (!kOneLine) {
-        at += 8 * kPixelBytes;
         if (++group == plan.line_groups) {
           row += v.line;
           line_at += plan.staged_line_bytes;
@@ -478,18 +521,32 @@ class Result {
     }
   }
 
+  // Two phases of a pixel. in_words: 16-bit pairs lie in one word; else has_second: the row has the second phase.
+  __device__ __forceinline__ static void stage_pair(uint32_t to, float first, float second, bool in_words,
+                                                    bool has_second) {
+    if constexpr (kSize == 4) {
+      store_shared(to, __float_as_uint(first));
+      if (has_second) store_shared(to + 4, __float_as_uint(second));
+    } else if (in_words) {
+      store_shared(to, pack_pair<T>(first, second));
+    } else {
+      const uint32_t pair = pack_pair<T>(first, second);
+      store_shared_short(to, static_cast<uint16_t>(pair));
+      if (has_second) store_shared_short(to + 2, static_cast<uint16_t>(pair >> 16));
+    }
+  }
+
   // The tile's part of this lane's row, by kRowLanes lanes.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
-    constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPixelBytes / kStride;  // of a lane
+    constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPhases * kSize / kStride;  // of a lane
     constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
     static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
     const int shift = staged_skew(bytes.skew) - bytes.skew, of_lane = lane_ % kRowLanes;
     char* const start = reinterpret_cast<char*>(row) - bytes.skew;
     const int first = bytes.first_piece() + of_lane * kPiece, left = exists ? bytes.pieces_end() - first : 0;
-#pragma unroll
-    for (int i = 0; i < kPieces; i += kAhead) {
-      if (i * kStride >= window.exist) break;
+#pragma unroll 1
+    for (int i = 0; i * kStride < window.exist; i += kAhead) {
       uint4 value[kAhead];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -501,7 +558,7 @@ class Result {
         if ((i + a) * kStride < left) *reinterpret_cast<uint4*>(start + first + (i + a) * kStride) = value[a];
       }
     }
-    if (window.is_whole() || !exists) return;
+    if (window.is_even || !exists) return;
     // The elements before and behind the pieces.
     const int left_end = min(bytes.first_piece(), bytes.end), right = max(bytes.first_piece(), bytes.pieces_end());
 #pragma unroll

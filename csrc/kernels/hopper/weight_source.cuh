@@ -200,7 +200,7 @@ class WeightSource {
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, to += to_step) {
-          if (first + i < count) asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(bits[i]) : "memory");
+          if (first + i < count) store_shared_short(to, bits[i]);
         }
       }
     }
