@@ -6,6 +6,7 @@
 #include "plan.h"
 #include "plan_arithmetic.h"
 #include "plan_hopper.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 constexpr int kRowBytes = 128;  // of the input's tile
 constexpr int kMostSlots = 6, kLeastSlots = 3;
 constexpr int kMostTap = 128;
-constexpr int kLeastInChannels = 8;
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
 // beside the rounding of the operands.
 constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15;
@@ -62,10 +62,10 @@ Facts facts_of(const Problem& problem) {
           piece_along_columns(problem.y, element)};
 }
 
-const char* refusal(const Problem& problem, const Device& device) {
+std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
-  if (problem.in_channels_per_group() < kLeastInChannels) return "takes at least 8 input channels a group";
+  if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (problem.axis[0].kernel > kMostTap || problem.axis[1].kernel > kMostTap) return "takes kernels up to 128";
   return "";

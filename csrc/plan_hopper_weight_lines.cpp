@@ -8,6 +8,7 @@
 #include "plan_arithmetic.h"
 #include "plan_hopper.h"
 #include "plan_hopper_weight_copies.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -16,7 +17,6 @@ constexpr int kRows = kHopperWeightTileM;  // of operand A
 constexpr int kMostTap = 128;  // of a row of the kernel
 constexpr int kMostColumns = 256;  // of a box of grad_output
 constexpr int kMostStages = 8, kLeastStages = 2;
-constexpr int64_t kLeastInChannels = 8;
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
 // beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
 constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
@@ -51,7 +51,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
-  if (problem.in_channels_per_group() < kLeastInChannels) return "takes at least 8 input channels a group";
+  if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
   if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
     return "takes kernels of up to 64 rows and 128 columns";
   }

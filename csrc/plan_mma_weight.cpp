@@ -14,7 +14,6 @@
 namespace deconv {
 namespace {
 
-constexpr int kMinInChannels = 8;  // a group; fewer leave most of a tile empty
 constexpr int kMostTaps = 12;  // of a group along one axis
 constexpr int kMostChunks = 12;
 constexpr int kStepPixels[] = {32, 64, 128};  // at most
@@ -42,7 +41,7 @@ struct Facts {
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
-  if (problem.in_channels_per_group() < kMinInChannels) return "takes at least 8 input channels a group";
+  if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
   for (const Axis& axis : problem.axis) {
     if (2 * axis.input * axis.stride > kMostCoordinate) return "takes coordinates below 2^30";
   }

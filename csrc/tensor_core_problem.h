@@ -7,6 +7,15 @@
 
 namespace deconv {
 
+// Input channels a group that grad_weight wants: fewer leave most of a tile empty, but groups of few have no better
+// way.
+inline int64_t least_in_channels(const Problem& problem) { return problem.groups > 1 ? 2 : 8; }
+inline std::string in_channels_refusal(const Problem& problem) {
+  if (problem.in_channels_per_group() >= least_in_channels(problem)) return "";
+  return "takes at least " + std::to_string(least_in_channels(problem)) +
+         (problem.groups > 1 ? " input channels a group" : " input channels");
+}
+
 // Why they refuse it, or nothing.
 inline std::string tensor_core_refusal(const Problem& problem, int64_t min_channels, int64_t max_kernel,
                                        int64_t max_stride) {

@@ -1567,6 +1567,22 @@ def test_weight_plans_of_taps_far_apart(one: Case) -> None:
         assert core.plan_hopper_weight_turned(problem, core.Device()) is None
 
 
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("channels", [2, 3, 4, 7])
+def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capability: int) -> None:
+    """On tensor cores: nothing else serves them well. Few input channels without groups are not what that is for."""
+    device = core.Device()
+    device.capability = capability
+    device.has_wgmma = capability == 90
+    grouped = case("grouped", 16, 16 * channels, 64, 64, 16 * channels, 4, 2, 1, g=16)
+    plan = core.make_plan(problem_of(grouped, "grad_weight", "bfloat16", layout), device)
+    assert type(plan.tile).__name__.startswith("HopperWeight" if capability == 90 else "MmaWeight")
+    one = case("few", 16, channels, 64, 64, 64, 4, 2, 1)
+    text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), families="mma")
+    assert "mma family: refused, takes at least 8 input channels" in text
+
+
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (7, 2), (4, 3), (5, 3), (7, 4)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_blocks_of_the_hopper_family_have_their_share_of_taps(kernel: int, stride: int, dtype: str) -> None:
