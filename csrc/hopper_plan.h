@@ -114,7 +114,7 @@ struct HopperConvPlan {
   HopperExtent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels or items
   HopperExtent tiles;
   int tile_step = 8;  // columns from one tile to the next
-  bool whole_sectors = false;  // columns adjacent, groups of columns: tiles overlap (kernels/hopper/result.cuh)
+  bool whole_sectors = false;  // columns adjacent, groups of columns: tiles may overlap (kernels/hopper/result.cuh)
   int row_phases = 1;  // then: phases of the width in a staged row: the tile's, or all, for which it waits
   bool even_rows = false;  // then: the result's rows begin and end at multiples of 16 bytes, if the first does
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap

@@ -207,19 +207,19 @@ void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
   const auto family_of = [](const Candidate& candidate) { return candidate.tile.substr(0, candidate.tile.find(',')); };
   auto begin = candidates.begin();
   while (begin != candidates.end()) {
-    const std::string family = family_of(*begin);
-    const auto is_same = [&](const Candidate& candidate) { return family_of(candidate) == family; };
+    const std::string name = family_of(*begin);
+    const auto is_same = [&](const Candidate& candidate) { return family_of(candidate) == name; };
     const auto end = std::stable_partition(begin, candidates.end(), is_same);
     const auto refused = std::stable_partition(begin, end, [](const Candidate& one) { return one.refusal.empty(); });
     std::stable_sort(begin, refused, [](const auto& a, const auto& b) { return a.estimate_ms < b.estimate_ms; });
     for (auto one = begin; one != refused && one - begin < kShown; ++one) {
       text << "    " << one->tile << ": about " << milliseconds(one->estimate_ms) << '\n';
     }
-    if (refused - begin > kShown) text << "    " << family << ": " << refused - begin - kShown << " more, slower\n";
+    if (refused - begin > kShown) text << "    " << name << ": " << refused - begin - kShown << " more, slower\n";
     for (auto one = refused; one != end && one - refused < kShown; ++one) {
       text << "    " << one->tile << ": refused, " << one->refusal << '\n';
     }
-    if (end - refused > kShown) text << "    " << family << ": " << end - refused - kShown << " more refused\n";
+    if (end - refused > kShown) text << "    " << name << ": " << end - refused - kShown << " more refused\n";
     begin = end;
   }
 }

@@ -88,7 +88,8 @@ def explain(
 
     Returns:
         Lines of text that name the call, its result, the device, the plan with its estimated time (ms), the launch, the
-        workspace (bytes) and the candidates; or why the call goes to ATen. Made for reading; it changes with versions.
+        workspace (bytes) and the quickest candidates of each family; or why the call goes to ATen. Made for reading; it
+        changes with versions.
 
     Raises:
         RuntimeError: as :func:`conv_transpose2d`.

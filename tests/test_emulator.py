@@ -304,13 +304,14 @@ def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:
 @pytest.mark.parametrize(("kernel", "stride", "channels"), [(4, 3, 40), (4, 4, 24), (3, 5, 24), (4, 3, 320)])
 def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) -> None:
     """Rows that wait in shared memory: of tiles that share them and of several lines, with halos that stay or not."""
-    one = case("apart", 1, channels, 3, 70, 72, (3, kernel), (2, stride), 1, (1, stride // 2))
+    one = case("apart", 1, channels, 2, 110, 72, (3, kernel), (2, stride), 1, (1, stride // 2))
     call = Call(one, "forward", mode, family="hopper")
     by_kind: dict[tuple[bool, ...], list[Any]] = {}
     for plan in core.candidates(call.problem, call.device, "hopper"):
         tile = plan.tile
         if tile.row_phases > tile.phases:
             assert tile.row_phases == stride
+            assert tile.tiles[2] > 1
             by_kind.setdefault((tile.keep_halo, tile.in_turns, tile.pixels[1] - tile.second[1] > 1), []).append(plan)
     assert (channels < 320) in {keep_halo for keep_halo, *_ in by_kind}
     for plans in by_kind.values():
@@ -415,7 +416,8 @@ def calls(draw: st.DrawFn, family: str) -> Call:
     else:
         one["g"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
         few = family in ("narrow", "col2im", "gather")
-        channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [8, 16, 24, 32, 33, 64, 72])
+        grouped = [2, 5] if one["g"] > 1 else []
+        channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [*grouped, 8, 16, 24, 32, 33, 64, 72])
         one["ci"], one["co"] = one["g"] * draw(channels), one["g"] * draw(channels)
     assume(min(output_size(one)) >= 1)  # type: ignore[arg-type]
     call = Call(

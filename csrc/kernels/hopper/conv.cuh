@@ -41,7 +41,7 @@ struct ConvConfig {
   static constexpr bool kMovesRegisters = kThreads == 512;
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
-  static constexpr bool kWaits = hopper_joins_phases({kGroups, kPhases, kFold});
+  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -233,7 +233,7 @@ class ConvBlock {
         while (plane < share.plane_end && block.is_idle(phases, plane)) ++plane;
         chunk = share.begin(plane);
         if (plane < share.plane_end) return true;
-        if (!Config::kWaits || block.plan.keep_halo || ++group == item.phase_end) return false;
+        if (!Config::kMayWait || block.plan.keep_halo || ++group == item.phase_end) return false;
         plane = share.plane;
       }
     }
@@ -398,7 +398,7 @@ class ConvBlock {
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
-        const bool last_use = last_group || (Config::kWaits && !plan.keep_halo);  // of this phase group's halos
+        const bool last_use = last_group || (Config::kMayWait && !plan.keep_halo);  // of this phase group's halos
         if (plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin)) await_turn(warpgroup);
         Ring ring = halos;  // a kept halo is walked again by each phase group
         int old_weight = -1, old_halo = -1;
