@@ -579,7 +579,7 @@ class Candidates {
     return true;
   }
 
-  // At least so many bytes, of which channels that are stored or loaded together meet few banks twice.
+  // At least so many bytes of a line, so that the lines of neighbouring channels spread over the banks.
   int apart_in_banks(int bytes) const {
     const int rest = element_ == 2 ? 64 : 48;
     return static_cast<int>(round_up(bytes - rest, 128)) + rest;

@@ -245,8 +245,8 @@ def test_families_serve_their_tiles() -> None:
         for direction, one in itertools.product(RESULTS, TILES)
     ]
     served = Counter(call.family for call in calls if call.is_served_by(call.family))
-    assert served["hopper"] >= 25
-    assert served["mma"] >= 22
+    assert served["hopper"] >= 27
+    assert served["mma"] >= 25
     assert served["narrow"] >= 10
 
 

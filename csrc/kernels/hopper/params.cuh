@@ -55,11 +55,11 @@ __device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
   const HopperConvPlan& plan = p.plan;
   Item item;
   const int tile = p.columns.quotient(index), column = index - tile * plan.columns;
-  const int rows = p.phase_parts.quotient(column), part = column - rows * static_cast<int>(p.phase_parts.divisor);
+  const int m_index = p.phase_parts.quotient(column), part = column - m_index * static_cast<int>(p.phase_parts.divisor);
   item.phase_begin = part * plan.item_groups;
   item.phase_end = item.phase_begin + plan.item_groups;
-  item.group = p.m_tiles.quotient(rows);
-  item.m_tile = rows - item.group * plan.m_tiles;
+  item.group = p.m_tiles.quotient(m_index);
+  item.m_tile = m_index - item.group * plan.m_tiles;
   const int line = p.tiles_w.quotient(tile), image = p.tiles_h.quotient(line);
   item.w = (tile - line * plan.tiles.w) * plan.tile_step;
   item.h = (line - image * plan.tiles.h) * plan.pixels.h;

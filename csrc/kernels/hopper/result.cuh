@@ -521,7 +521,7 @@ class Result {
     }
   }
 
-  // Two phases of a pixel. in_words: 16-bit pairs lie in one word; else has_second: the row has the second phase.
+  // Two phases of a pixel, of which the row may lack the second. in_words: a 16-bit pair is whole and lies in one word.
   __device__ __forceinline__ static void stage_pair(uint32_t to, float first, float second, bool in_words,
                                                     bool has_second) {
     if constexpr (kSize == 4) {
