@@ -69,20 +69,17 @@ class Trainer:
         networks, batch = model.make(scale)
         # By keywords: torch's annotation of a module's `to` does not know the memory format.
         place: dict[str, Any] = {"device": device, "memory_format": _MEMORY_FORMATS[variant.layout]}
-        self.networks = [(deconv_ext.convert(network) if ours else network).to(**place) for network in networks]
+        networks = [(deconv_ext.convert(network) if ours else network).to(**place) for network in networks]
         self.batch = [tensor.to(**place) for tensor in batch]
         self.layers = [
-            layer for network in self.networks for layer in network.modules() if isinstance(layer, nn.ConvTranspose2d)
+            layer for network in networks for layer in network.modules() if isinstance(layer, nn.ConvTranspose2d)
         ]
-        self.optimisers = [
-            torch.optim.Adam(network.parameters(), lr=2e-4, betas=(0.5, 0.999)) for network in self.networks
-        ]
+        self.optimisers = [torch.optim.Adam(network.parameters(), lr=2e-4, betas=(0.5, 0.999)) for network in networks]
+        # Not `network.compile()`: of a bare nn.Sequential that compiles nothing, and of ours each layer by itself.
+        self.networks = [torch.compile(network) for network in networks] if variant.execution == "compile" else networks
         self._autocast_device = device.type
         self._in_bfloat16 = variant.mode == "bf16"
         self._step = model.step
-        if variant.execution == "compile":
-            for network in self.networks:
-                network.compile()
 
     def step(self) -> Tensor:
         """Trains every network once; returns the losses before that, on the device."""
