@@ -37,26 +37,42 @@ Tensor overrideable(Tensor input, Tensor weight, std::optional<Tensor> bias, Siz
   return forward(input, weight, bias, stride, padding, output_padding, groups, dilation);
 }
 
-// The backward of that node. Where it is itself differentiated or watched, through the operators, which record.
+// deconv::conv_transpose2d_backward above the backends, as a compiler's graph calls it. What is differentiated, watched
+// or traced goes to Python (deconv_ext/_autograd.py), unread: its sizes may be symbolic.
+std::tuple<Tensor, Tensor> backward_of_plain(Tensor grad_output, Tensor input, Tensor weight, Sizes stride,
+                                             Sizes padding, Sizes output_padding, int64_t groups, Sizes dilation) {
+  using torch::stable::detail::from;
+  using torch::stable::detail::to;
+  if (!aoti_torch_grad_mode_is_enabled() && is_plain(grad_output, input) && !carries_tangent(grad_output) &&
+      !carries_tangent(input) && !carries_tangent(weight)) {
+    return backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation);
+  }
+  std::array<StableIValue, 8> stack{from(grad_output), from(input),          from(weight), from(stride),
+                                    from(padding),     from(output_padding), from(groups), from(dilation)};
+  check(torch_call_dispatcher("deconv::_recorded_backward", "", stack.data(), TORCH_ABI_VERSION),
+        "deconv::_recorded_backward");
+  return {to<Tensor>(stack[0]), to<Tensor>(stack[1])};
+}
+
+// The backward of the borrowed node. Where it is itself differentiated or watched, through the operators, which record.
 std::tuple<Tensor, Tensor, Tensor> overrideable_backward(Tensor grad_output, Tensor input, Tensor weight, Sizes stride,
                                                          Sizes padding, Sizes dilation, bool transposed,
                                                          Sizes output_padding, int64_t groups,
                                                          std::vector<bool> wanted) {
   if (!transposed) throw InvalidArgument("aten::convolution_backward_overrideable: transposed convolutions only");
-  const auto extent = [](const Tensor& tensor) { return Sizes{tensor.size(2), tensor.size(3)}; };
   const bool recorded = aoti_torch_grad_mode_is_enabled() || !is_plain(grad_output, input) ||
                         carries_tangent(grad_output);
   Tensor by_input, by_weight, by_bias;
   if (wanted[0]) {
-    by_input = recorded
-                   ? call_aten("deconv::conv_transpose2d_grad_input", "", grad_output, weight, extent(input), stride,
-                               padding, output_padding, groups, dilation)
-                   : grad_input(grad_output, weight, extent(input), stride, padding, output_padding, groups, dilation);
+    by_input = recorded ? call_aten("deconv::conv_transpose2d_grad_input", "", grad_output, weight, extent_of(input),
+                                    stride, padding, output_padding, groups, dilation)
+                        : grad_input(grad_output, weight, extent_of(input), stride, padding, output_padding, groups,
+                                     dilation);
   }
   if (wanted[1]) {
-    by_weight = recorded ? call_aten("deconv::conv_transpose2d_grad_weight", "", input, grad_output, extent(weight),
+    by_weight = recorded ? call_aten("deconv::conv_transpose2d_grad_weight", "", input, grad_output, extent_of(weight),
                                      stride, padding, output_padding, groups, dilation)
-                         : grad_weight(input, grad_output, extent(weight), stride, padding, output_padding, groups,
+                         : grad_weight(input, grad_output, extent_of(weight), stride, padding, output_padding, groups,
                                        dilation);
   }
   if (wanted[2]) {
@@ -72,6 +88,9 @@ std::tuple<Tensor, Tensor, Tensor> overrideable_backward(Tensor grad_output, Ten
 STABLE_TORCH_LIBRARY_FRAGMENT(deconv, library) { library.def("_is_plain(Tensor first, Tensor second) -> bool"); }
 STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("_is_plain", TORCH_BOX(&deconv::yes));
+}
+STABLE_TORCH_LIBRARY_IMPL(deconv, Autograd, library) {
+  library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward_of_plain));
 }
 STABLE_TORCH_LIBRARY_IMPL(deconv, Python, library) { library.impl("_is_plain", TORCH_BOX(&deconv::no)); }
 STABLE_TORCH_LIBRARY_IMPL(deconv, FuncTorchDynamicLayerBackMode, library) {

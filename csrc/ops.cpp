@@ -64,6 +64,16 @@ Tensor grad_weight(Tensor input, Tensor grad_output, Sizes kernel_size, Sizes st
   return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
 }
 
+std::tuple<Tensor, Tensor> backward(Tensor grad_output, Tensor input, Tensor weight, Sizes stride, Sizes padding,
+                                    Sizes output_padding, int64_t groups, Sizes dilation) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  describe_forward_call(input, weight, std::nullopt, args);  // refuses what neither gradient sees
+  describe_grad_input_call(grad_output, weight, extent_of(input), args);
+  describe_grad_weight_call(input, grad_output, extent_of(weight), args);
+  return {grad_input(grad_output, weight, extent_of(input), stride, padding, output_padding, groups, dilation),
+          grad_weight(input, grad_output, extent_of(weight), stride, padding, output_padding, groups, dilation)};
+}
+
 namespace {
 
 // Operands as each direction takes them: (input, weight), (grad_output, weight) or (input, grad_output); `size` is
@@ -96,6 +106,10 @@ STABLE_TORCH_LIBRARY(deconv, library) {
               ") -> Tensor");
   library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, int[2] kernel_size, " DECONV_CONV_ARGS
               ") -> Tensor");
+  library.def("conv_transpose2d_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
+              ") -> (Tensor grad_input, Tensor grad_weight)");
+  library.def("_recorded_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
+              ") -> (Tensor grad_input, Tensor grad_weight)");
   library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
               ", str direction='forward', int[] size=[]) -> str");
   library.def("has_kernels(int device) -> bool");
@@ -106,6 +120,7 @@ STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("conv_transpose2d", TORCH_BOX(&deconv::forward));
   library.impl("conv_transpose2d_grad_input", TORCH_BOX(&deconv::grad_input));
   library.impl("conv_transpose2d_grad_weight", TORCH_BOX(&deconv::grad_weight));
+  library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward));
   library.impl("explain", TORCH_BOX(&deconv::explain_call));
   library.impl("has_kernels", TORCH_BOX(&deconv::has_kernels));
   library.impl("build_info", TORCH_BOX(&deconv::build_info));

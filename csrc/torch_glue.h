@@ -94,6 +94,9 @@ inline void* current_stream([[maybe_unused]] int32_t device) {
   return stream;
 }
 
+// Height and width of an image or a kernel, as the operators for gradients take them.
+inline Sizes extent_of(const Tensor& tensor) { return {tensor.size(-2), tensor.size(-1)}; }
+
 template <class... Args>
 Tensor call_aten(const char* name, const char* overload, const Args&... args) {
   std::array<StableIValue, sizeof...(Args)> stack{torch::stable::detail::from(args)...};

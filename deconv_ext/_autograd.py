@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
+from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
 from deconv_ext._ops import grad_input as _grad_input
 from deconv_ext._ops import grad_weight as _grad_weight
@@ -85,10 +86,13 @@ class _Forward(_SingleLevelFunction):
         input, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         conv_args = ctx.linear_args[1:]
+        by_bias = grad.sum((-1, -2) if grad.dim() == 3 else (0, 2, 3)) if needs_bias else None
+        if needs_input and needs_weight:  # one node of a traced graph, as of torch's own convolutions
+            return (*_both_gradients(grad, input, weight, *conv_args), by_bias)
         return (
             _grad_input(grad, weight, input.shape[-2:], *conv_args) if needs_input else None,
             _grad_weight(input, grad, weight.shape[-2:], *conv_args) if needs_weight else None,
-            grad.sum((-1, -2) if grad.dim() == 3 else (0, 2, 3)) if needs_bias else None,
+            by_bias,
         )
 
     @staticmethod
@@ -257,10 +261,22 @@ def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., T
     return kernel
 
 
+def _recorded_backward(grad_output, input, weight, *conv_args):
+    if not _needs_autograd(grad_output, input, weight):
+        with _below_autograd():
+            return _both_gradients(grad_output, input, weight, *conv_args)
+    by_input = _grad_input(grad_output, weight, input.shape[-2:], *conv_args)
+    by_weight = _grad_weight(input, grad_output, weight.shape[-2:], *conv_args)
+    if by_input.shape != input.shape or by_weight.shape != weight.shape:
+        torch.ops.deconv.explain(input, weight, None, *conv_args)  # raises: they do not belong together
+    return by_input, by_weight
+
+
 implementations.impl("conv_transpose2d", _recorded_forward, "Autograd")
 implementations.impl("_is_plain", torch.library.fallthrough_kernel, "Autograd")
 implementations.impl("conv_transpose2d_grad_input", _recorded_gradient(_grad_input, _apply_grad_input), "Autograd")
 implementations.impl("conv_transpose2d_grad_weight", _recorded_gradient(_grad_weight, _apply_grad_weight), "Autograd")
+implementations.impl("_recorded_backward", _recorded_backward, "Autograd")  # called by csrc/autograd.cpp
 
 
 def _lowered(device: str, operands: tuple[Tensor | None, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What tracing needs to know: fake kernels with the real strides, and FLOP counts."""
+"""What tracing needs to know: fake kernels with the real strides, FLOP counts, and that any layout will do."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import register_flop_formula
 
-from deconv_ext._ops import Pair, kernels_serve, output_size, pair
+from deconv_ext._ops import Pair, backward, forward, grad_input, grad_weight, kernels_serve, output_size, pair
 
 
 def empty_like_torch(
@@ -63,6 +63,21 @@ def _(input, grad_output, kernel_size, stride=1, padding=0, output_padding=0, gr
     return _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, 1)
 
 
+@torch.library.register_fake("deconv::conv_transpose2d_backward")
+def _(grad_output, input, weight, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    conv_args = (stride, padding, output_padding, groups, dilation)
+    return (
+        grad_input(grad_output, weight, input.shape[-2:], *conv_args),
+        grad_weight(input, grad_output, weight.shape[-2:], *conv_args),
+    )
+
+
+# The results' strides follow from the operands' here too, so a compiler may keep the layout that it prefers. Without
+# the tag it copies every operand back to the traced strides where its own convolutions run in channels_last.
+for _operator in (forward, grad_input, grad_weight, backward):
+    _operator.tags.append(torch.Tag.flexible_layout)  # the stable ABI of torch 2.10 defines operators without tags
+
+
 def _flops(input_shape: Any, weight_shape: Any) -> int:
     """Multiplications and additions: every input pixel meets every tap and output channel of its group once."""
     count = 2
@@ -84,3 +99,8 @@ def _(grad_shape, weight_shape, *args, out_shape=None, **kwargs):
 @register_flop_formula(torch.ops.deconv.conv_transpose2d_grad_weight)
 def _(input_shape, grad_shape, *args, out_shape=None, **kwargs):
     return _flops(input_shape, out_shape)
+
+
+@register_flop_formula(torch.ops.deconv.conv_transpose2d_backward)
+def _(grad_shape, input_shape, weight_shape, *args, out_shape=None, **kwargs):
+    return 2 * _flops(input_shape, weight_shape)

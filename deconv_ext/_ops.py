@@ -21,6 +21,7 @@ KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 forward = torch.ops.deconv.conv_transpose2d.default
 grad_input = torch.ops.deconv.conv_transpose2d_grad_input.default
 grad_weight = torch.ops.deconv.conv_transpose2d_grad_weight.default
+backward = torch.ops.deconv.conv_transpose2d_backward.default
 
 implementations = torch.library.Library("deconv", "IMPL")  # keeps the registrations made from Python alive
 

@@ -60,8 +60,7 @@ def _(
     return _from_channels(_forward(samples, weights, biases, *rest, groups * size, dilation), size), 0
 
 
-@torch.library.register_vmap("deconv::conv_transpose2d_grad_input")
-def _(
+def _batched_grad_input(
     info,
     in_dims,
     grad_output,
@@ -84,8 +83,7 @@ def _(
     return _from_channels(_grad_input(samples, weights, *rest, groups * size, dilation), size), 0
 
 
-@torch.library.register_vmap("deconv::conv_transpose2d_grad_weight")
-def _(
+def _batched_grad_weight(
     info,
     in_dims,
     input,
@@ -102,3 +100,23 @@ def _(
     grads = _into_channels(_lead(grad_output, in_dims[1], size))
     result = _grad_weight(inputs, grads, kernel_size, stride, padding, output_padding, groups * size, dilation)
     return result.unflatten(0, (size, -1)), 0
+
+
+# Not as decorators: those leave nothing under the functions' names.
+torch.library.register_vmap("deconv::conv_transpose2d_grad_input", _batched_grad_input)
+torch.library.register_vmap("deconv::conv_transpose2d_grad_weight", _batched_grad_weight)
+
+
+@torch.library.register_vmap("deconv::conv_transpose2d_backward")
+def _(info, in_dims, grad_output, input, weight, *conv_args):
+    tensors = zip((grad_output, input, weight), in_dims, strict=False)
+    grad_output, input, weight = (tensor if dim is None else tensor.movedim(dim, 0) for tensor, dim in tensors)
+    grad_dim, input_dim, weight_dim = (None if dim is None else 0 for dim in in_dims[:3])
+    results = []
+    for rule, op, first, second, extent, dims in (
+        (_batched_grad_input, _grad_input, grad_output, weight, input.shape[-2:], (grad_dim, weight_dim)),
+        (_batched_grad_weight, _grad_weight, input, grad_output, weight.shape[-2:], (input_dim, grad_dim)),
+    ):
+        args = (first, second, extent, *conv_args)
+        results.append((op(*args), None) if dims == (None, None) else rule(info, dims, *args))
+    return tuple(zip(*results, strict=True))

@@ -7,6 +7,7 @@ import torch
 
 build_info = torch.ops.deconv.build_info
 conv_transpose2d = torch.ops.deconv.conv_transpose2d
+conv_transpose2d_backward = torch.ops.deconv.conv_transpose2d_backward
 conv_transpose2d_grad_input = torch.ops.deconv.conv_transpose2d_grad_input
 conv_transpose2d_grad_weight = torch.ops.deconv.conv_transpose2d_grad_weight
 explain = torch.ops.deconv.explain

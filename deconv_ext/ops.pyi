@@ -38,6 +38,16 @@ def conv_transpose2d_grad_weight(
     groups: int = 1,
     dilation: _Pair = 1,
 ) -> Tensor: ...
+def conv_transpose2d_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    stride: _Pair = 1,
+    padding: _Pair = 0,
+    output_padding: _Pair = 0,
+    groups: int = 1,
+    dilation: _Pair = 1,
+) -> tuple[Tensor, Tensor]: ...
 def explain(
     first: Tensor,
     second: Tensor,

@@ -80,6 +80,22 @@ def test_gradients_of_gradient_operators(direction: str, unbatched: bool, conv: 
     assert gradgradcheck(lambda a, b: operator(a, b, *args), (first, second))
 
 
+def test_gradients_of_both_gradients(conv: tuple[Any, ...], device: str) -> None:
+    """A call of the operator for both that is itself differentiated, by either mode."""
+    x, w, _ = _tensors(conv, device)
+    operands = (_grad_output(x, w, conv), x, w)
+    assert gradcheck(lambda *t: torch.ops.deconv.conv_transpose2d_backward(*t, *conv), operands, check_forward_ad=True)
+    detached = [t.detach() for t in operands]
+    for index in range(3):  # a tangent on each operand alone, where nothing is recorded
+
+        def both(t: Tensor, i: int = index) -> Any:
+            return torch.ops.deconv.conv_transpose2d_backward(*detached[:i], t, *detached[i + 1 :], *conv)
+
+        with torch.no_grad():
+            tangents = jvp(both, (detached[index],), (torch.ones_like(detached[index]),))[1]
+        assert any(tangent.count_nonzero() > 0 for tangent in tangents)
+
+
 def test_gradients_of_batched_gradients(conv: tuple[Any, ...], device: str) -> None:
     """`is_grads_batched` vmaps over the backward."""
     x, w, b = _tensors(conv, device)
@@ -222,7 +238,7 @@ def test_per_sample_gradients(conv: tuple[Any, ...], device: str) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-# --- vmap of the three operators ------------------------------------------------------------------------------------
+# --- vmap of the operators ------------------------------------------------------------------------------------------
 
 SIZE = 3  # of the vmapped dimension
 
@@ -264,6 +280,17 @@ def test_vmap(
         _check_vmap(lambda a, b: torch.ops.deconv.conv_transpose2d_grad_input(a, b, (3, 2), *conv), dims, (gy, w))
     else:
         _check_vmap(lambda a, b: torch.ops.deconv.conv_transpose2d_grad_weight(a, b, (3, 2), *conv), dims, (x, gy))
+
+
+@pytest.mark.parametrize("unbatched", [False, True])
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 1, None), (None, None, 2), (1, 0, None), (-1, 2, 1)], ids=str)
+def test_vmap_of_both_gradients(
+    dims: tuple[int | None, ...], unbatched: bool, conv: tuple[Any, ...], device: str
+) -> None:
+    x, w, _ = _tensors(conv, device, unbatched)
+    operands = (_grad_output(x, w, conv), x, w)
+    for index in range(2):  # a result of which no operand is batched is expanded
+        _check_vmap(lambda *t, i=index: torch.ops.deconv.conv_transpose2d_backward(*t, *conv)[i], dims, operands)
 
 
 @pytest.mark.parametrize("unbatched", [False, True])

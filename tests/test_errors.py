@@ -166,14 +166,36 @@ BAD_GRADIENTS = [
         ["groups must divide grad_output's channels", "groups 2", "[2, 5, 9, 11]"],
     ),
     ("grad_weight", (Of(2, 4, 5, 6), Of(2, 6, 9, 11), (3, 0)), ["kernel_size must be between 1 and", "[3, 0]"]),
+    (
+        "backward",
+        (Of(2, 6, 9, 11), Of(2, 2, 5, 6), Of(4, 3, 3, 3)),
+        ["input must have 4 channels", "[2, 2, 5, 6]"],
+    ),
+    (
+        "backward",
+        (Of(2, 6, 9, 10), Of(2, 4, 5, 6), Of(4, 3, 3, 3)),
+        ["grad_output must have 6 channels, height 9 and width 11", "[2, 6, 9, 10]"],
+    ),
+    (
+        "backward",
+        (Of(3, 6, 9, 11), Of(2, 4, 5, 6), Of(4, 3, 3, 3)),
+        ["grad_output must have input's batch size", "[3, 6, 9, 11]"],
+    ),
+    ("backward", (Of(2, 6, 9, 11), Of(5, 6), Of(4, 3, 3, 3)), ["input must be 3-D", "[5, 6]"]),
+    (
+        "backward",
+        (Of(2, 6, 9, 11, dtype=torch.float64), Of(2, 4, 5, 6), Of(4, 3, 3, 3)),
+        ["weight must have grad_output's dtype Double", "Float"],
+    ),
 ]
 
 
+@pytest.mark.parametrize("needs_grad", [False, True], ids=["plain", "recorded"])
 @pytest.mark.parametrize(("direction", "arguments", "pieces"), BAD_GRADIENTS)
 def test_bad_arguments_of_the_gradients(
-    direction: str, arguments: tuple[Any, ...], pieces: list[str], device: str
+    direction: str, arguments: tuple[Any, ...], pieces: list[str], needs_grad: bool, device: str
 ) -> None:
-    made = [a.make(device) if isinstance(a, Of) else a for a in arguments]
+    made = [a.make(device).requires_grad_(needs_grad) if isinstance(a, Of) else a for a in arguments]
     operator = getattr(torch.ops.deconv, f"conv_transpose2d_{direction}")
     with pytest.raises(ERRORS) as raised:
         operator(*made, *_CONV)
