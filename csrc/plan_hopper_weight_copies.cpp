@@ -80,8 +80,8 @@ WeightSlices weight_slices(const Problem& problem, bool im2col) {
   s.count = ceil_div(problem.batch, s.slice);
   s.x_bytes = s.slice * x_image;
   s.y_bytes = s.slice * y_image;
-  s.before_ms = (s.repack_x ? repack_ms(problem.x, s.x_bytes) : 0) +
-                (s.repack_y ? repack_ms(problem.y, s.y_bytes) : 0) + (im2col ? im2col_ms(s.y_bytes) : 0);
+  s.before_ms = repack_operands_ms(problem, s.repack_x, s.repack_y, s.x_bytes, s.y_bytes) +
+                (im2col ? im2col_ms(s.y_bytes) : 0);
   return s;
 }
 

@@ -262,8 +262,7 @@ class Candidates {
     const double cycles = blocks * (static_cast<double>(p.steps_per_split) * step + kBlockCost + kSumCost * sums);
     const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
     const double added = p.splits > 1 ? kAddMs + kAddMsPerByte * static_cast<double>(p.splits * partial_bytes(p)) : 0;
-    const double before = (repack_x_ ? repack_ms(problem_.x, x_bytes()) : 0) +
-                          (repack_y_ ? repack_ms(problem_.y, y_bytes()) : 0);
+    const double before = repack_operands_ms(problem_, repack_x_, repack_y_, x_bytes(), y_bytes());
     return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + added + before;
   }
 

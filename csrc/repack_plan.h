@@ -30,10 +30,18 @@ inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype
   return repacked(tensor, groups, dtype).numel() * static_cast<int64_t>(element_size(dtype));
 }
 
-// Fitted to timings on an H200 (docs/performance_notes.md).
+// Fitted to timings on an H200 (docs/performance_notes.md). One launch rewrites both operands of grad_weight.
+inline constexpr double kRepackLaunchMs = 3e-3;
+inline double repack_bytes_ms(const Tensor4& tensor, int64_t bytes) {
+  constexpr double kMsPerByte = 0.65e-9, kColumnsApart = 5;
+  return kMsPerByte * static_cast<double>(bytes) * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
+}
 inline double repack_ms(const Tensor4& tensor, int64_t bytes) {
-  constexpr double kLaunchMs = 3e-3, kMsPerByte = 0.65e-9, kColumnsApart = 5;
-  return kLaunchMs + kMsPerByte * static_cast<double>(bytes) * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
+  return kRepackLaunchMs + repack_bytes_ms(tensor, bytes);
+}
+inline double repack_operands_ms(const Problem& problem, bool x, bool y, int64_t x_bytes, int64_t y_bytes) {
+  return (x || y ? kRepackLaunchMs : 0) + (x ? repack_bytes_ms(problem.x, x_bytes) : 0) +
+         (y ? repack_bytes_ms(problem.y, y_bytes) : 0);
 }
 
 // Whether 16 bytes of channels can be loaded at once, given a base of 16 bytes.

@@ -29,6 +29,7 @@ inline constexpr int kIm2colChunkBytes = 64;  // of a row, that a warp writes fo
 template <class T>
 __global__ void __launch_bounds__(kIm2colThreads) im2col_kernel(const __grid_constant__ Im2colParams<T> p) {
 #if __CUDA_ARCH__ >= 800
+  start_dependents();
   constexpr int kPiece = kPackSize<T>, kPieces = kIm2colChunkBytes / 16, kAtOnce = 32 / kPieces;
   using Piece = Pack<T, kPiece>;
   // What each element reads: so many rows and columns from the pixel's own place, so many elements away.

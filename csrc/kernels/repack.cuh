@@ -1,4 +1,5 @@
-// The source, whatever its strides, rewritten channels_last so that TMA, or 16 bytes at a time, can bring it.
+// One or two tensors, whatever their strides, rewritten channels_last so that TMA, or 16 bytes at a time, can bring
+// them.
 #pragma once
 
 #include "primitives.cuh"
@@ -9,7 +10,7 @@ inline constexpr int kRepackChannels = 64, kRepackThreads = 256;  // of a block
 inline constexpr int kRepackRowBytes = 256;  // of a channel's pixels
 
 template <class T>
-struct RepackParams {
+struct RepackTensor {
   const T* source;
   int64_t source_n, source_c, source_line, source_w;
   T* repacked;  // [image][pixel][padded_channels]; each group's channels begin at a multiple of padded_group_channels
@@ -17,6 +18,12 @@ struct RepackParams {
   int group_channels, padded_group_channels, padded_channels;
   int tiles_pixels, tiles_channels;  // of a line
   bool whole_pieces;  // columns adjacent, and every piece of a line begins at a multiple of 16 bytes
+};
+
+template <class T, int kTensors>
+struct RepackParams {
+  RepackTensor<T> tensor[kTensors];
+  unsigned first_blocks;  // of tensor[0]; the others' follow
 };
 
 template <class T>
@@ -34,8 +41,9 @@ class RepackTile {
  public:
   static constexpr int kBytes = kRepackChannels * kRepackRowBytes;
 
-  __device__ __forceinline__ RepackTile(const RepackParams<T>& params, uint32_t shared) : p(params), shared_(shared) {
-    unsigned rest = blockIdx.x;
+  __device__ __forceinline__ RepackTile(const RepackTensor<T>& tensor, unsigned block, uint32_t shared)
+      : p(tensor), shared_(shared) {
+    unsigned rest = block;
     const auto take = [&](unsigned count) {
       const unsigned quotient = rest / count, digit = rest - quotient * count;
       rest = quotient;
@@ -160,18 +168,19 @@ class RepackTile {
                       __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
   }
 
-  const RepackParams<T>& p;
+  const RepackTensor<T>& p;
   uint32_t shared_;
   int first_pixel_, first_channel_, line_, image_;
 };
 
 // It may be started early: what reads the slice before is only awaited by the stores.
-template <class T>
-__global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T> p) {
+template <class T, int kTensors>
+__global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T, kTensors> p) {
 #if __CUDA_ARCH__ >= 800
   __shared__ __align__(16) unsigned char shared[RepackTile<T>::kBytes];
   start_dependents();
-  const RepackTile<T> tile(p, shared_address(shared));
+  const bool second = kTensors == 2 && blockIdx.x >= p.first_blocks;
+  const RepackTile<T> tile(p.tensor[second], blockIdx.x - (second ? p.first_blocks : 0), shared_address(shared));
   tile.load();
   __syncthreads();
   await_predecessors();

@@ -230,7 +230,7 @@ cudaError_t launch_hopper_slices(const Problem& problem, hopper::ConvParams<T>& 
     const bool has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked,
                                              slice.source_map);
     if (has_maps) {
-      error = launch_repack<T>(source, problem.groups, layout, slice.source, repacked, stream, start);
+      error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
       start = Start::kEarly;
     }
     if (error != cudaSuccess) return error;

@@ -22,7 +22,7 @@ inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
   return tensor;
 }
 
-// kParts: of plan.by_threads' kernel. launch_tile(params) launches the kernel of the plan's tile.
+// kParts: of plan.by_threads' kernel. launch_tile(params, start) launches the kernel of the plan's tile.
 template <class T, int kParts, class Params, class Plan, class LaunchTile>
 cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan, const Operands& operands,
                                         cudaStream_t stream, LaunchTile launch_tile) {
@@ -59,18 +59,17 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
       return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
                                   : launch_hopper_weight<T, kParts>(problem, plan.by_threads, operands, stream);
     }
-    if (plan.repack_x) {
-      error = launch_repack<T>(x, problem.groups, seen.x, x_at, x_repacked, stream, Start::kAfter);
-    }
-    if (plan.repack_y && error == cudaSuccess) {
-      error = launch_repack<T>(y, problem.groups, seen.y, y_at, y_repacked, stream, Start::kAfter);
-    }
+    std::optional<Repack<T>> x_rewritten, y_rewritten;
+    if (plan.repack_x) x_rewritten = describe_repack<T>(x, problem.groups, seen.x, x_at, x_repacked);
+    if (plan.repack_y) y_rewritten = describe_repack<T>(y, problem.groups, seen.y, y_at, y_repacked);
+    error = launch_repack(x_rewritten, y_rewritten, stream);
     if (plan.im2col && error == cudaSuccess) {
       error = launch_weight_im2col<T>(problem, y, seen.y, y_at, y_repacked, stream);
     }
     if (error != cudaSuccess) return error;
     params.adds = first > 0;
-    error = launch_tile(params);
+    const bool after_own = plan.repack_x || plan.repack_y || plan.im2col;
+    error = launch_tile(params, after_own ? Start::kEarly : Start::kAfter);
     if (error != cudaSuccess) return error;
   }
   if (!plan.sums) return error;

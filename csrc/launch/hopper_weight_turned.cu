@@ -9,14 +9,14 @@ namespace {
 using hopper::WeightTurnedParams;
 
 template <int kParts>
-cudaError_t launch_tile(const WeightTurnedParams& params, cudaStream_t stream) {
+cudaError_t launch_tile(const WeightTurnedParams& params, cudaStream_t stream, Start start) {
   const HopperWeightTurnedPlan& plan = params.plan;
   cudaError_t error = cudaErrorInvalidValue;
 #define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                                                   \
   if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {                         \
     using Config = hopper::WeightTurnedConfig<WARPGROUPS, TAPS, N, kParts>;                                       \
     error = launch_kernel(hopper::weight_turned_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
-                          stream, params);                                                                        \
+                          stream, params, start);                                                                 \
   }
   if constexpr (kParts == 1) {
     DECONV_HOPPER_TILE(3, 3, 64)
@@ -38,7 +38,7 @@ cudaError_t launch_parts(const Problem& problem, const HopperWeightTurnedPlan& p
                          cudaStream_t stream) {
   return launch_hopper_weight_copies<float, kParts, WeightTurnedParams>(
       problem, plan, operands, stream,
-      [&](const WeightTurnedParams& params) { return launch_tile<kParts>(params, stream); });
+      [&](const WeightTurnedParams& params, Start start) { return launch_tile<kParts>(params, stream, start); });
 }
 
 }  // namespace

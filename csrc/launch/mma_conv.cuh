@@ -93,8 +93,9 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     Tensor4 layout = repacked_source(problem);
     layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
-    error = launch_repack<T>(correlation(problem).source, problem.groups, layout,
-                             params.source + first * params.source_n, repacked, stream, Start::kAfter);
+    const T* const from = params.source + first * params.source_n;
+    error = launch_repack(describe_repack<T>(correlation(problem).source, problem.groups, layout, from, repacked),
+                          stream, Start::kAfter);
     if (error != cudaSuccess) return error;
     mma::ConvParams<T> of_slice = params;
     of_slice.batch = static_cast<int>(layout.size[0]);

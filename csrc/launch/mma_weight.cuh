@@ -39,13 +39,16 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
   mma::WeightParams<T> params{};
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
   auto* const workspace = static_cast<unsigned char*>(operands.workspace);
-  const auto rewrite = [&](const Tensor4& tensor, const void* from, int64_t at) {
-    return launch_repack<T>(tensor, problem.groups, repacked(tensor, problem.groups, problem.dtype),
-                            static_cast<const T*>(from), reinterpret_cast<T*>(workspace + at), stream, Start::kAfter);
+  const auto rewritten = [&](bool repack, const Tensor4& tensor, const void* from, int64_t at) {
+    std::optional<Repack<T>> one;
+    if (repack) {
+      one = describe_repack<T>(tensor, problem.groups, repacked(tensor, problem.groups, problem.dtype),
+                               static_cast<const T*>(from), reinterpret_cast<T*>(workspace + at));
+    }
+    return one;
   };
-  cudaError_t error = cudaSuccess;
-  if (plan.repack_x) error = rewrite(problem.x, operands.x, plan.repacked_x_at);
-  if (plan.repack_y && error == cudaSuccess) error = rewrite(problem.y, operands.y, plan.repacked_y_at);
+  cudaError_t error = launch_repack(rewritten(plan.repack_x, problem.x, operands.x, plan.repacked_x_at),
+                                    rewritten(plan.repack_y, problem.y, operands.y, plan.repacked_y_at), stream);
   if (error != cudaSuccess) return error;
 
   const int threads = 32 * plan.warps();

@@ -1,5 +1,7 @@
-// Launches the kernel that rewrites a source channels_last (kernels/repack.cuh).
+// Launches the kernel that rewrites tensors channels_last (kernels/repack.cuh).
 #pragma once
+
+#include <optional>
 
 #include "../kernels/repack.cuh"
 #include "../problem.h"
@@ -7,11 +9,17 @@
 
 namespace deconv {
 
+// A tensor to rewrite, and the blocks that it takes.
+template <class T>
+struct Repack {
+  RepackTensor<T> tensor;
+  int64_t blocks;
+};
+
 // The first layout.size[0] images of `tensor`, which lies at `source`; layout: of the rewritten ones (repack_plan.h).
 template <class T>
-cudaError_t launch_repack(const Tensor4& tensor, int64_t groups, const Tensor4& layout, const T* source, T* repacked,
-                          cudaStream_t stream, Start start) {
-  RepackParams<T> p;
+Repack<T> describe_repack(const Tensor4& tensor, int64_t groups, const Tensor4& layout, const T* source, T* repacked) {
+  RepackTensor<T> p;
   p.source = source;
   p.source_n = tensor.stride[0];
   p.source_c = tensor.stride[1];
@@ -29,8 +37,26 @@ cudaError_t launch_repack(const Tensor4& tensor, int64_t groups, const Tensor4& 
   constexpr int64_t kPiece = 16 / static_cast<int64_t>(sizeof(T));
   p.whole_pieces = p.source_w == 1 && is_aligned(source, 16) && p.source_n % kPiece == 0 && p.source_c % kPiece == 0 &&
                    p.source_line % kPiece == 0 && p.line_pixels % kPiece == 0;
-  const int64_t blocks = layout.size[0] * p.lines * p.tiles_pixels * p.tiles_channels;
-  return launch_kernel(repack_kernel<T>, blocks, kRepackThreads, 0, stream, p, start);
+  return {p, layout.size[0] * p.lines * p.tiles_pixels * p.tiles_channels};
+}
+
+template <class T>
+cudaError_t launch_repack(const Repack<T>& one, cudaStream_t stream, Start start) {
+  const RepackParams<T, 1> p{{one.tensor}, static_cast<unsigned>(one.blocks)};
+  return launch_kernel(repack_kernel<T, 1>, one.blocks, kRepackThreads, 0, stream, p, start);
+}
+template <class T>
+cudaError_t launch_repack(const Repack<T>& first, const Repack<T>& second, cudaStream_t stream, Start start) {
+  const RepackParams<T, 2> p{{first.tensor, second.tensor}, static_cast<unsigned>(first.blocks)};
+  return launch_kernel(repack_kernel<T, 2>, first.blocks + second.blocks, kRepackThreads, 0, stream, p, start);
+}
+
+// A gradient's operands, those that are to be rewritten.
+template <class T>
+cudaError_t launch_repack(const std::optional<Repack<T>>& x, const std::optional<Repack<T>>& y, cudaStream_t stream) {
+  if (x && y) return launch_repack(*x, *y, stream, Start::kAfter);
+  if (x) return launch_repack(*x, stream, Start::kAfter);
+  return y ? launch_repack(*y, stream, Start::kAfter) : cudaSuccess;
 }
 
 }  // namespace deconv

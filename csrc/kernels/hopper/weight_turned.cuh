@@ -85,6 +85,7 @@ class WeightTurnedBlock {
 
  private:
   __device__ __forceinline__ void bring() const {
+    await_predecessors();  // the operands are rewritten
     Ring ring = ring_;
     for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) {
       bring_weight_item(p, find_weight_item(p, index), ring, shared_);
