@@ -1766,7 +1766,7 @@ def test_who_asks_for_tf32(direction: str) -> None:
     assert core.wants_tf32_answer(problem_of(ASKS, direction), device)  # the mma family
     device.has_mma = False
     assert not core.wants_tf32_answer(problem_of(ASKS, direction), device)
-    few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 1000, "w": 1000}
+    few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 2000, "w": 2000}
     assert core.wants_tf32_answer(problem_of(few, direction))
     assert not core.wants_tf32_answer(problem_of({**few, "co": few["co"] - 2}, direction))
     for size, asks in ((104, False), (105, True)):
