@@ -10,15 +10,18 @@
 namespace deconv {
 namespace {
 
-// Answered by whoever would see a call next: the backend says yes, the watchers of Python's and functorch's keys no.
-bool is_plain(const Tensor& first, const Tensor& second) {
-  std::array<StableIValue, 2> stack{torch::stable::detail::from(first), torch::stable::detail::from(second)};
+// Answered by whoever would see a call next: the backend says yes. The watchers of Python's and functorch's keys say
+// no, and so does what would resolve an operand before the backend reads it (negated and conjugated views, zeros
+// without memory).
+bool is_plain(const Tensor& first, const Tensor& second, const Tensor& third) {
+  using torch::stable::detail::from;
+  std::array<StableIValue, 3> stack{from(first), from(second), from(third)};
   check(torch_call_dispatcher("deconv::_is_plain", "", stack.data(), TORCH_ABI_VERSION), "deconv::_is_plain");
   return torch::stable::detail::to<bool>(stack[0]);
 }
 
-bool yes(Tensor, Tensor) { return true; }
-bool no(Tensor, Tensor) { return false; }
+bool yes(Tensor, Tensor, Tensor) { return true; }
+bool no(Tensor, Tensor, Tensor) { return false; }
 
 bool carries_tangent(const Tensor& tensor) {
   using torch::stable::detail::from;
@@ -37,30 +40,13 @@ Tensor overrideable(Tensor input, Tensor weight, std::optional<Tensor> bias, Siz
   return forward(input, weight, bias, stride, padding, output_padding, groups, dilation);
 }
 
-// deconv::conv_transpose2d_backward above the backends, as a compiler's graph calls it. What is differentiated, watched
-// or traced goes to Python (deconv_ext/_autograd.py), unread: its sizes may be symbolic.
-std::tuple<Tensor, Tensor> backward_of_plain(Tensor grad_output, Tensor input, Tensor weight, Sizes stride,
-                                             Sizes padding, Sizes output_padding, int64_t groups, Sizes dilation) {
-  using torch::stable::detail::from;
-  using torch::stable::detail::to;
-  if (!aoti_torch_grad_mode_is_enabled() && is_plain(grad_output, input) && !carries_tangent(grad_output) &&
-      !carries_tangent(input) && !carries_tangent(weight)) {
-    return backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation);
-  }
-  std::array<StableIValue, 8> stack{from(grad_output), from(input),          from(weight), from(stride),
-                                    from(padding),     from(output_padding), from(groups), from(dilation)};
-  check(torch_call_dispatcher("deconv::_recorded_backward", "", stack.data(), TORCH_ABI_VERSION),
-        "deconv::_recorded_backward");
-  return {to<Tensor>(stack[0]), to<Tensor>(stack[1])};
-}
-
 // The backward of the borrowed node. Where it is itself differentiated or watched, through the operators, which record.
 std::tuple<Tensor, Tensor, Tensor> overrideable_backward(Tensor grad_output, Tensor input, Tensor weight, Sizes stride,
                                                          Sizes padding, Sizes dilation, bool transposed,
                                                          Sizes output_padding, int64_t groups,
                                                          std::vector<bool> wanted) {
   if (!transposed) throw InvalidArgument("aten::convolution_backward_overrideable: transposed convolutions only");
-  const bool recorded = aoti_torch_grad_mode_is_enabled() || !is_plain(grad_output, input) ||
+  const bool recorded = aoti_torch_grad_mode_is_enabled() || !is_plain(grad_output, input, weight) ||
                         carries_tangent(grad_output);
   Tensor by_input, by_weight, by_bias;
   if (wanted[0]) {
@@ -85,17 +71,20 @@ std::tuple<Tensor, Tensor, Tensor> overrideable_backward(Tensor grad_output, Ten
 }  // namespace
 }  // namespace deconv
 
-STABLE_TORCH_LIBRARY_FRAGMENT(deconv, library) { library.def("_is_plain(Tensor first, Tensor second) -> bool"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(deconv, library) {
+  library.def("_is_plain(Tensor first, Tensor second, Tensor third) -> bool");
+}
 STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("_is_plain", TORCH_BOX(&deconv::yes));
 }
-STABLE_TORCH_LIBRARY_IMPL(deconv, Autograd, library) {
-  library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward_of_plain));
-}
-STABLE_TORCH_LIBRARY_IMPL(deconv, Python, library) { library.impl("_is_plain", TORCH_BOX(&deconv::no)); }
-STABLE_TORCH_LIBRARY_IMPL(deconv, FuncTorchDynamicLayerBackMode, library) {
-  library.impl("_is_plain", TORCH_BOX(&deconv::no));
-}
+#define DECONV_NOT_PLAIN(KEY) \
+  STABLE_TORCH_LIBRARY_IMPL(deconv, KEY, library) { library.impl("_is_plain", TORCH_BOX(&deconv::no)); }
+DECONV_NOT_PLAIN(Python)
+DECONV_NOT_PLAIN(FuncTorchDynamicLayerBackMode)
+DECONV_NOT_PLAIN(Negative)
+DECONV_NOT_PLAIN(Conjugate)
+DECONV_NOT_PLAIN(ZeroTensor)
+#undef DECONV_NOT_PLAIN
 STABLE_TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("convolution_overrideable", TORCH_BOX(&deconv::overrideable));
 }

@@ -48,30 +48,39 @@ Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes st
              {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
 }
 
+namespace {
+
+Tensor run_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args) {
+  if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
+  return run(problem, grad_output, {nullptr, weight.data_ptr(), grad_output.data_ptr(), nullptr});
+}
+
+Tensor run_grad_weight(const Problem& problem, const Tensor& input, const Tensor& grad_output, const ConvArgs& args) {
+  if (!kernels_serve(problem.dtype, input)) return aten_grad_weight(problem, input, grad_output, args);
+  return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
+}
+
+}  // namespace
+
 Tensor grad_input(Tensor grad_output, Tensor weight, Sizes input_size, Sizes stride, Sizes padding,
                   Sizes output_padding, int64_t groups, Sizes dilation) {
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
-  const Problem problem = describe_grad_input_call(grad_output, weight, input_size, args);
-  if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
-  return run(problem, grad_output, {nullptr, weight.data_ptr(), grad_output.data_ptr(), nullptr});
+  return run_grad_input(describe_grad_input_call(grad_output, weight, input_size, args), grad_output, weight, args);
 }
 
 Tensor grad_weight(Tensor input, Tensor grad_output, Sizes kernel_size, Sizes stride, Sizes padding,
                    Sizes output_padding, int64_t groups, Sizes dilation) {
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
-  const Problem problem = describe_grad_weight_call(input, grad_output, kernel_size, args);
-  if (!kernels_serve(problem.dtype, input)) return aten_grad_weight(problem, input, grad_output, args);
-  return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
+  return run_grad_weight(describe_grad_weight_call(input, grad_output, kernel_size, args), input, grad_output, args);
 }
 
 std::tuple<Tensor, Tensor> backward(Tensor grad_output, Tensor input, Tensor weight, Sizes stride, Sizes padding,
                                     Sizes output_padding, int64_t groups, Sizes dilation) {
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
   describe_forward_call(input, weight, std::nullopt, args);  // refuses what neither gradient sees
-  describe_grad_input_call(grad_output, weight, extent_of(input), args);
-  describe_grad_weight_call(input, grad_output, extent_of(weight), args);
-  return {grad_input(grad_output, weight, extent_of(input), stride, padding, output_padding, groups, dilation),
-          grad_weight(input, grad_output, extent_of(weight), stride, padding, output_padding, groups, dilation)};
+  const Problem by_input = describe_grad_input_call(grad_output, weight, extent_of(input), args);
+  const Problem by_weight = describe_grad_weight_call(input, grad_output, extent_of(weight), args);
+  return {run_grad_input(by_input, grad_output, weight, args), run_grad_weight(by_weight, input, grad_output, args)};
 }
 
 namespace {
@@ -107,8 +116,6 @@ STABLE_TORCH_LIBRARY(deconv, library) {
   library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, int[2] kernel_size, " DECONV_CONV_ARGS
               ") -> Tensor");
   library.def("conv_transpose2d_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
-              ") -> (Tensor grad_input, Tensor grad_weight)");
-  library.def("_recorded_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
               ") -> (Tensor grad_input, Tensor grad_weight)");
   library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
               ", str direction='forward', int[] size=[]) -> str");

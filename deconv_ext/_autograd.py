@@ -65,10 +65,11 @@ def _tangent(ctx: Any, op: Any, first_t: Tensor | None, second_t: Tensor | None)
 
 
 def _backward(ctx: Any, gradients: Callable[..., Any], grad: Tensor) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # a checkpoint computes them again here, and records that: not below autograd
     if _differentiated():
-        return (*gradients(ctx, grad), None, None, None, None, None, None)[:8]
+        return (*gradients(ctx, grad, *saved), None, None, None, None, None, None)[:8]
     with _below_autograd():
-        return (*gradients(ctx, grad), None, None, None, None, None, None)[:8]
+        return (*gradients(ctx, grad, *saved), None, None, None, None, None, None)[:8]
 
 
 class _Forward(_SingleLevelFunction):
@@ -82,8 +83,7 @@ class _Forward(_SingleLevelFunction):
         _save(ctx, input, weight, (None, *conv_args))
 
     @staticmethod
-    def gradients(ctx, grad):
-        input, weight = ctx.saved_tensors
+    def gradients(ctx, grad, input, weight):
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         conv_args = ctx.linear_args[1:]
         by_bias = grad.sum((-1, -2) if grad.dim() == 3 else (0, 2, 3)) if needs_bias else None
@@ -121,8 +121,7 @@ class _GradInput(_SingleLevelFunction):
         _save(ctx, grad_output, weight, (input_size, *conv_args))
 
     @staticmethod
-    def gradients(ctx, grad):
-        grad_output, weight = ctx.saved_tensors
+    def gradients(ctx, grad, grad_output, weight):
         needs_output, needs_weight = ctx.needs_input_grad[:2]
         conv_args = ctx.linear_args[1:]
         return (
@@ -150,8 +149,7 @@ class _GradWeight(_SingleLevelFunction):
         _save(ctx, input, grad_output, (kernel_size, *conv_args))
 
     @staticmethod
-    def gradients(ctx, grad):
-        input, grad_output = ctx.saved_tensors
+    def gradients(ctx, grad, input, grad_output):
         needs_input, needs_output = ctx.needs_input_grad[:2]
         conv_args = ctx.linear_args[1:]
         return (
@@ -276,7 +274,7 @@ implementations.impl("conv_transpose2d", _recorded_forward, "Autograd")
 implementations.impl("_is_plain", torch.library.fallthrough_kernel, "Autograd")
 implementations.impl("conv_transpose2d_grad_input", _recorded_gradient(_grad_input, _apply_grad_input), "Autograd")
 implementations.impl("conv_transpose2d_grad_weight", _recorded_gradient(_grad_weight, _apply_grad_weight), "Autograd")
-implementations.impl("_recorded_backward", _recorded_backward, "Autograd")  # called by csrc/autograd.cpp
+implementations.impl("conv_transpose2d_backward", _recorded_backward, "Autograd")
 
 
 def _lowered(device: str, operands: tuple[Tensor | None, ...]) -> list[Any]:

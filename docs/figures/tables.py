@@ -207,8 +207,8 @@ def strict_gradients() -> str:
 
 
 def training() -> str:
-    """A line a training step: ours, torch's, and the share that is transposed convolution."""
-    rows = json.loads((HERE / "training_h200.json").read_text())["rows"]
+    """A line a training step, eager and compiled: ours, torch's, and the share that is transposed convolution."""
+    rows = [row for path in sorted(HERE.glob("training_h200*.json")) for row in json.loads(path.read_text())["rows"]]
     lines = [
         [
             f"{row['case']}, {MODES[row['mode']]}, {row['layout']}, {row['execution']}",
