@@ -1,7 +1,7 @@
 """Derivatives: both modes, any order, torch.func, vmap, autocast, checkpointing."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import deconv_ext
 from deconv_ext import _autograd
@@ -85,15 +87,79 @@ def test_gradients_of_both_gradients(conv: tuple[Any, ...], device: str) -> None
     x, w, _ = _tensors(conv, device)
     operands = (_grad_output(x, w, conv), x, w)
     assert gradcheck(lambda *t: torch.ops.deconv.conv_transpose2d_backward(*t, *conv), operands, check_forward_ad=True)
-    detached = [t.detach() for t in operands]
-    for index in range(3):  # a tangent on each operand alone, where nothing is recorded
 
-        def both(t: Tensor, i: int = index) -> Any:
-            return torch.ops.deconv.conv_transpose2d_backward(*detached[:i], t, *detached[i + 1 :], *conv)
 
+class _Logged(Tensor):
+    """A subclass that sees the operators it meets; its data lie in `inner`."""
+
+    inner: Tensor
+    seen: ClassVar[list[str]] = []
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "_Logged":
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)  # type: ignore[attr-defined]
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(str(func))
+        return func(*tree_map_only(_Logged, lambda one: one.inner, args), **(kwargs or {}))
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_a_subclass_sees_the_operator_for_both_gradients(position: int, device: str) -> None:
+    conv = (2, 1, 1, 1, 1)
+    x, w, _ = (t.detach() for t in _tensors(conv, device))
+    operands = [_grad_output(x, w, conv).detach(), x, w]
+    expected = torch.ops.deconv.conv_transpose2d_backward(*operands, *conv)
+    operands[position] = _Logged(operands[position])
+    _Logged.seen.clear()
+    results = torch.ops.deconv.conv_transpose2d_backward(*operands, *conv)
+    assert _Logged.seen == ["deconv.conv_transpose2d_backward.default"]
+    torch.testing.assert_close(results, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("lazy", ["negated", "conjugated", "zeros"])
+def test_gradients_that_are_resolved_late(lazy: str, device: str) -> None:
+    """Views with a bit for their sign and zeros without memory, in eager backwards and the operators."""
+    conv = (2, 1, 1, 1, 1)
+    x, w, b = _tensors(conv, device)
+    gy = _grad_output(x, w, conv).detach()
+    if lazy == "conjugated":  # what the backward of a conjugated complex number gives
+        pair = torch.complex(torch.zeros_like(gy), gy).conj().imag
+        assert pair.is_neg()
+        late, now = pair, -gy
+    else:
+        late = (
+            torch._neg_view(gy)
+            if lazy == "negated"
+            else torch._efficientzerotensor(gy.shape, dtype=gy.dtype, device=device)
+        )
+        now = -gy if lazy == "negated" else torch.zeros_like(gy)
+    y = deconv_ext.conv_transpose2d(x, w, b, *conv)
+    first, second = (torch.autograd.grad(y, (x, w, b), one, retain_graph=True) for one in (late, now))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    if lazy != "zeros":
         with torch.no_grad():
-            tangents = jvp(both, (detached[index],), (torch.ones_like(detached[index]),))[1]
-        assert any(tangent.count_nonzero() > 0 for tangent in tangents)
+            first, second = (torch.ops.deconv.conv_transpose2d_backward(one, x, w, *conv) for one in (late, now))
+            torch.testing.assert_close(first, second, rtol=0, atol=0)
+            late_x, now_x = torch._neg_view(x), -x
+            first, second = (deconv_ext.conv_transpose2d(one, w, b, *conv) for one in (late_x, now_x))
+            torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_both_gradients_of_nothing_and_in_inference_mode(device: str) -> None:
+    conv = (2, 1, 1, 1, 1)
+    x, w, _ = (t.detach() for t in _tensors(conv, device))
+    gy = _grad_output(x, w, conv).detach()
+    by_input, by_weight = torch.ops.deconv.conv_transpose2d_backward(gy[:0], x[:0], w, *conv)
+    assert by_input.shape == x[:0].shape
+    assert by_weight.count_nonzero() == 0
+    with torch.inference_mode():
+        results = torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv)
+    torch.testing.assert_close(results, torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv), rtol=0, atol=0)
 
 
 def test_gradients_of_batched_gradients(conv: tuple[Any, ...], device: str) -> None:
@@ -367,6 +433,31 @@ def test_autocast_nested(device: str) -> None:
 
 
 # --- checkpointing --------------------------------------------------------------------------------------------------
+
+
+def test_checkpoint_under_a_mode(device: str) -> None:
+    """What is recomputed in the backward is recorded, also where a mode watches."""
+    layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1).to(device)
+    x = torch.randn(2, 4, 5, 6, device=device, requires_grad=True)
+    layer(x).sin().sum().backward()
+    expected, x.grad = x.grad, None
+    with FlopCounterMode(display=False):
+        checkpoint(layer, x, use_reentrant=False).sin().sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_checkpoint_of_both_gradients(device: str) -> None:
+    """A recomputation that stops at what it needs, in the middle of a differentiated backward."""
+    conv = (2, 1, 1, 1, 1)
+    x, w, _ = _tensors(conv, device)
+    gy = _grad_output(x, w, conv)
+
+    def function(gy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x.exp(), torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv)[1]
+
+    exponential, _ = checkpoint(function, gy, x, w, use_reentrant=False)
+    exponential.sum().backward()
+    torch.testing.assert_close(x.grad, x.exp())
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
