@@ -329,9 +329,9 @@ def test_compilers_may_choose_the_layout(operator: torch._ops.OpOverload) -> Non
 def test_compiled_layer_takes_the_convolution_s_layout() -> None:
     """Between convolutions, which run in channels_last, nothing is copied back to the traced strides."""
     torch.manual_seed(0)
-    before, after = (nn.Conv2d(64, 64, 3, padding=1) for _ in range(2))
-    model = nn.Sequential(before, deconv_ext.ConvTranspose2d(64, 64, 4, 2, 1), after).to("cuda")
-    x = torch.randn(4, 64, 16, 16, device="cuda")
+    before, after = (nn.Conv2d(128, 128, 3, padding=1) for _ in range(2))  # fewer stay contiguous
+    model = nn.Sequential(before, deconv_ext.ConvTranspose2d(128, 128, 4, 2, 1), after).to("cuda")
+    x = torch.randn(4, 128, 16, 16, device="cuda")
     expected = model(x)
     expected.square().sum().backward()
     gradient, before.weight.grad = before.weight.grad, None
@@ -347,12 +347,12 @@ def test_compiled_layer_takes_the_convolution_s_layout() -> None:
     torch.testing.assert_close(before.weight.grad, gradient, rtol=1e-2, atol=gradient.abs().max().item() * 1e-2)
     code = "\n".join(codes)
     for name, channels_last in (
-        ("conv_transpose2d", "(65536, 1, 2048, 64)"),
-        ("conv_transpose2d_backward", "(16384, 1, 1024, 64)"),
+        ("conv_transpose2d", "(131072, 1, 4096, 128)"),
+        ("conv_transpose2d_backward", "(32768, 1, 2048, 128)"),
     ):
         call = re.search(rf"= torch\.ops\.deconv\.{name}\.default\(", code)
         assert call is not None, code
-        first = re.search(r"\(4, 64, \d+, \d+\), (\([\d, ]+\))", code[call.end() :])  # the check of its first result
+        first = re.search(r"\(4, 128, \d+, \d+\), (\([\d, ]+\))", code[call.end() :])  # the check of its first result
         assert first is not None
         assert first.group(1) == channels_last, name
 
