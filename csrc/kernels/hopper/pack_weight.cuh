@@ -54,12 +54,19 @@ class PackBlock {
   static constexpr int kPiece = 16 / kSize;
   static constexpr int kPieces = kPackRows * (kHopperRowBytes / 16) / kPackThreads;  // of a thread
   static constexpr int kPitch = kHopperRowBytes + 16;  // of a row in shared memory
+  static constexpr int kNoChannel = -(1 << 30);  // before all of a group's
 
  public:
+  // Where a row is read, and where it goes: found once, for all its pieces.
+  struct Ends {
+    int64_t from;  // its first channel, from the weight on
+    int64_t to;  // bytes from the packed weights on; -1: nowhere
+    int channel;  // of the group, that channel 0 of the block's would be: negative for groups behind the first merged
+  };
   static constexpr int kBytes = kPackRows * kPitch;
 
-  __device__ __forceinline__ PackBlock(const PackParams<T>& params, unsigned char* shared)
-      : p(params), plan(params.plan), shared_(shared), pieces_(1 << params.pieces_shift) {
+  __device__ __forceinline__ PackBlock(const PackParams<T>& params, unsigned char* shared, Ends* rows)
+      : p(params), plan(params.plan), shared_(shared), rows_(rows), pieces_(1 << params.pieces_shift) {
     int rest = blockIdx.x;
     const auto take = [&](const Divisor& count) {
       const int quotient = count.quotient(rest), digit = rest - quotient * static_cast<int>(count.divisor);
@@ -73,38 +80,31 @@ class PackBlock {
     group_ = rest;
   }
 
+  __device__ __forceinline__ void find_rows() const {
+    if (threadIdx.x >= kPackRows) return;
+    const Row row = find_row(static_cast<int>(threadIdx.x));
+    const int result = m_tile_ * plan.tile_m + row.m, merged = p.of_group.quotient(result);
+    Ends ends;
+    ends.from = static_cast<int64_t>(group_ * plan.merge + merged) * p.weight_group +
+                (result - merged * p.result_channels) * p.weight_m + row.h * p.weight_h + row.w * p.weight_w;
+    ends.channel = row.exists && merged < plan.merge ? -merged * p.source_channels : kNoChannel;
+    ends.to = -1;
+    if (row.exists && p.slots[0][row.h].slots > 0 && p.slots[1][row.w].slots > 0) {
+      ends.to = stage_of(row) + row_of<T>(plan, row.m % kHopperTileM, 0) * plan.row_bytes +
+                static_cast<int64_t>(p.slots[1][row.w].slot) * plan.stage_bytes;
+    }
+    rows_[threadIdx.x] = ends;
+  }
+
   // Pieces of rows a thread: neighbouring threads take neighbouring rows, or pieces where channels come first.
   __device__ __forceinline__ void load() const {
-    const T* const weight = p.weight + static_cast<int64_t>(group_) * plan.merge * p.weight_group;
     Pack<T, kPiece> value[kPieces];
+    if (p.channel_taps.divisor > 1) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const Place at = place_to_load(i);
-      const Row row = find_row(at.row);
-      const int result = m_tile_ * plan.tile_m + row.m, merged = p.of_group.quotient(result);
-      const int channel = (chunk_ * pieces_ + at.piece) * kPiece - merged * p.source_channels;
-      const T* from = weight + merged * p.weight_group + (result - merged * p.result_channels) * p.weight_m +
-                      row.h * p.weight_h + row.w * p.weight_w;
-      const int channel_taps = p.channel_taps.divisor;
-      int tap = 0;
-      if (channel_taps > 1) {
-        const int of = p.channel_taps.quotient(channel);
-        tap = channel - of * channel_taps;
-        from += of * p.weight_c + tap * p.channel_tap_step;
-      } else {
-        from += channel * p.weight_c;
-      }
-      const bool exists = row.exists && merged < plan.merge && at.piece < pieces_;
+      for (int i = 0; i < kPieces; ++i) value[i] = load_taps(place_to_load(i));
+    } else {
 #pragma unroll
-      for (int k = 0; k < kPiece; ++k) {
-        value[i].value[k] = narrow<T>(0.0f);
-        if (exists && static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels)) {
-          value[i].value[k] = *from;
-        }
-        const bool is_last = ++tap >= channel_taps;
-        from += is_last ? p.weight_c - (channel_taps - 1) * p.channel_tap_step : p.channel_tap_step;
-        if (is_last) tap = 0;
-      }
+      for (int i = 0; i < kPieces; ++i) value[i] = load_channels(place_to_load(i));
     }
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -119,10 +119,11 @@ class PackBlock {
   __device__ __forceinline__ void store() const {
     for (int at = threadIdx.x; at < kPackRows * pieces_; at += kPackThreads) {
       const int index = at >> p.pieces_shift, piece = at & (pieces_ - 1);
-      const Row row = find_row(index);
-      if (!row.exists) continue;
+      const int64_t to = rows_[index].to;
+      if (to < 0) continue;
       const uint4 value = *reinterpret_cast<const uint4*>(shared_ + index * kPitch + piece * 16);
-      for (int f = 0; f < plan.tile.fold; ++f) store_piece(row, f, piece, value);
+      store_piece(to, piece, value);
+      if (plan.tile.fold > 1) store_folded(find_row(index), piece, value);
     }
   }
 
@@ -134,6 +135,57 @@ class PackBlock {
     const int at = static_cast<int>(threadIdx.x) + i * kPackThreads;
     return p.channels_fastest ? Place{at >> p.pieces_shift, at & (pieces_ - 1)} : Place{at % kPackRows, at / kPackRows};
   }
+  __device__ __forceinline__ int first_channel(const Place& at, const Ends& row) const {
+    return at.piece < pieces_ ? row.channel + (chunk_ * pieces_ + at.piece) * kPiece : kNoChannel;
+  }
+
+  __device__ __forceinline__ Pack<T, kPiece> load_channels(const Place& at) const {
+    const Ends row = rows_[at.row & (kPackRows - 1)];
+    const int channel = first_channel(at, row);
+    auto from = reinterpret_cast<uint64_t>(p.weight + row.from + channel * p.weight_c);
+    Pack<T, kPiece> value;
+#pragma unroll
+    for (int k = 0; k < kPiece; ++k, from += p.weight_c * kSize) {
+      value.value[k] = load_at(from, static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels));
+    }
+    return value;
+  }
+  // Of an address that the compiler makes no index of: half of the instructions. Zero, if it does not exist.
+  __device__ __forceinline__ static T load_at(uint64_t address, bool exists) {
+    if constexpr (kSize == 2) {
+      uint16_t bits;
+      asm("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b16 %0, 0;\n@p ld.global.nc.u16 %0, [%1];\n}"
+          : "=h"(bits)
+          : "l"(address), "r"(static_cast<int>(exists)));
+      return reinterpret_cast<const T&>(bits);
+    } else {
+      uint32_t bits;
+      asm("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, 0;\n@p ld.global.nc.u32 %0, [%1];\n}"
+          : "=r"(bits)
+          : "l"(address), "r"(static_cast<int>(exists)));
+      return reinterpret_cast<const T&>(bits);
+    }
+  }
+
+  // im2col: what counts as channels are the taps of each.
+  __device__ __forceinline__ Pack<T, kPiece> load_taps(const Place& at) const {
+    const Ends row = rows_[at.row & (kPackRows - 1)];
+    const int channel = first_channel(at, row);
+    const int channel_taps = p.channel_taps.divisor, of = p.channel_taps.quotient(max(channel, 0));
+    int tap = max(channel, 0) - of * channel_taps;
+    const T* from = p.weight + row.from + of * p.weight_c + tap * p.channel_tap_step;
+    Pack<T, kPiece> value;
+#pragma unroll
+    for (int k = 0; k < kPiece; ++k) {
+      value.value[k] = narrow<T>(0.0f);
+      if (static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels)) value.value[k] = *from;
+      const bool is_last = ++tap >= channel_taps;
+      from += is_last ? p.weight_c - (channel_taps - 1) * p.channel_tap_step : p.channel_tap_step;
+      if (is_last) tap = 0;
+    }
+    return value;
+  }
+
   struct Row {
     int m, h, w;  // result channel of the tile, tap
     bool exists;
@@ -145,40 +197,48 @@ class PackBlock {
     return {m, h, tap - h * static_cast<int>(p.kernel_w.divisor),
             row < p.block_rows && tap < p.taps && m < plan.tile_m};
   }
+  static constexpr int tile_bytes(int row_bytes) { return kHopperTileM * row_bytes; }
+  // Bytes from the packed weights on to the tile of 64 rows that holds a row of operand A, in the stage of slot 0.
+  __device__ __forceinline__ int64_t stage_of(const Row& row) const {
+    const int64_t stage = p.slots[0][row.h].stage + p.slots[1][row.w].stage + chunk_ * p.chunk_stages;
+    return (group_ * plan.m_tiles + m_tile_) * plan.column_bytes + stage * plan.stage_bytes +
+           row.m / kHopperTileM * (tile_bytes(plan.row_bytes) * kParts);
+  }
 
-  __device__ __forceinline__ void store_piece(const Row& row, int f, int piece, uint4 value) const {
-    const TapSlot h = p.slots[0][row.h], w = p.slots[1][row.w];
-    if (h.slots == 0 || w.slots == 0) return;
-    const int64_t stage = h.stage + w.stage + chunk_ * p.chunk_stages;  // of the column's first tap
-    const int tile_bytes = kHopperTileM * plan.row_bytes;
-    const uint32_t at = swizzled(row_of<T>(plan, row.m % kHopperTileM, f) * plan.row_bytes + piece * 16,
-                                 plan.row_bytes);
-    unsigned char* const first = p.packed + (group_ * plan.m_tiles + m_tile_) * plan.column_bytes +
-                                 stage * plan.stage_bytes + row.m / kHopperTileM * (tile_bytes * kParts) + at;
-    const auto clear = [&](int u) {
-      for (int part = 0; part < kParts; ++part) {
-        *reinterpret_cast<uint4*>(first + static_cast<int64_t>(u) * plan.stage_bytes + part * tile_bytes) = make_uint4(
-            0, 0, 0, 0);
-      }
-    };
-    if (w.slot == 0) {
-      for (int u = 0; u < f; ++u) clear(u);
-    }
-    if (w.slot == w.slots - 1) {
-      for (int u = w.slots + f; u < w.slots + plan.tile.fold - 1; ++u) clear(u);
-    }
-    unsigned char* const to = first + static_cast<int64_t>(w.slot + f) * plan.stage_bytes;
+  // to: of the row, whose tile begins at a multiple of what swizzling looks at.
+  __device__ __forceinline__ void store_piece(int64_t to, int piece, uint4 value) const {
+    const auto row = static_cast<uint32_t>(to) & 1023;
+    unsigned char* const at = p.packed + to + (swizzled(row + piece * 16, plan.row_bytes) - row);
     if constexpr (kParts == 2) {
-      *reinterpret_cast<uint4*>(to + tile_bytes) = low_parts(value);
+      *reinterpret_cast<uint4*>(at + tile_bytes(plan.row_bytes)) = low_parts(value);
     } else if constexpr (kSize == 4) {
       value = round_to_tf32(value);
     }
-    *reinterpret_cast<uint4*>(to) = value;
+    *reinterpret_cast<uint4*>(at) = value;
+  }
+
+  // The columns after the first that share rows, and zeros where a column has no tap.
+  __device__ __forceinline__ void store_folded(const Row& row, int piece, uint4 value) const {
+    const TapSlot w = p.slots[1][row.w];
+    for (int f = 0; f < plan.tile.fold; ++f) {
+      const int64_t first = stage_of(row) + row_of<T>(plan, row.m % kHopperTileM, f) * plan.row_bytes;
+      const auto store = [&](int u, uint4 stored) {
+        store_piece(first + static_cast<int64_t>(u) * plan.stage_bytes, piece, stored);
+      };
+      if (f > 0) store(w.slot + f, value);
+      if (w.slot == 0) {
+        for (int u = 0; u < f; ++u) store(u, make_uint4(0, 0, 0, 0));
+      }
+      if (w.slot == w.slots - 1) {
+        for (int u = w.slots + f; u < w.slots + plan.tile.fold - 1; ++u) store(u, make_uint4(0, 0, 0, 0));
+      }
+    }
   }
 
   const PackParams<T>& p;
   const HopperConvPlan& plan;
   unsigned char* shared_;
+  Ends* rows_;
   int pieces_;  // of a row
   int first_tap_, first_m_, chunk_, m_tile_, group_;
 };
@@ -186,10 +246,14 @@ class PackBlock {
 template <class T, int kParts>
 __global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  __shared__ __align__(16) unsigned char shared[PackBlock<T, kParts>::kBytes];
+  using Block = PackBlock<T, kParts>;
+  __shared__ __align__(16) unsigned char shared[Block::kBytes];
+  __shared__ typename Block::Ends rows[kPackRows];
   start_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) *p.not_finite = 0;
-  const PackBlock<T, kParts> block(p, shared);
+  const Block block(p, shared, rows);
+  block.find_rows();
+  __syncthreads();
   block.load();
   __syncthreads();
   block.store();
