@@ -26,9 +26,9 @@ constexpr int hopper_staged_words(int words) { return words <= 24 ? words : word
 struct HopperTile {
   int groups, phases, fold;
 };
-inline constexpr HopperTile kHopperTiles[] = {{4, 1, 1},  {8, 1, 1},  {16, 1, 1}, {18, 1, 1}, {24, 1, 1},
-                                              {26, 1, 1}, {32, 1, 1}, {8, 2, 1},  {12, 2, 1}, {16, 2, 1},
-                                              {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
+inline constexpr HopperTile kHopperTiles[] = {{4, 1, 1},  {8, 1, 1},  {16, 1, 1}, {18, 1, 1}, {20, 1, 1},
+                                              {24, 1, 1}, {26, 1, 1}, {28, 1, 1}, {32, 1, 1}, {8, 2, 1},
+                                              {12, 2, 1}, {16, 2, 1}, {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
 // 3xTF32 keeps two accumulators.
 inline constexpr HopperTile kHopperTilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2, 1}, {8, 1, 2}, {16, 1, 2}};
 
@@ -69,6 +69,14 @@ enum class HopperInner { kHeight, kBatch, kWidth };
 // How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of
 // all channels read, as if those were the channels of a layer with one tap (kernels/hopper/source_im2col.cuh).
 enum class HopperSource { kTensor, kTransposed, kWarps, kIm2col };
+
+// How the weights come into shared memory: packed beforehand (kernels/hopper/pack_weight.cuh), or by TMA from where
+// they lie, whose source channels are adjacent (K-major rows), or whose result channels are (M-major).
+enum class HopperWeights { kPacked, kMajorK, kMajorM };
+// Instances that take M-major weights.
+constexpr bool hopper_has_major_m(int element, HopperTile tile, HopperSource source) {
+  return element == 2 && tile.fold == 1 && source == HopperSource::kTensor;
+}
 
 // Whether warps write halos or their low parts: TMA alone brings what needs no change.
 constexpr bool hopper_writes(HopperSource source, int parts) { return source != HopperSource::kTensor || parts == 2; }
@@ -125,7 +133,7 @@ struct HopperConvPlan {
   int plane_rows = 0;  // rows from one of them to the next
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
-  bool weights_in_place = false;  // TMA takes them from the weight itself, whose source channels are adjacent
+  HopperWeights weights = HopperWeights::kPacked;
   int item_groups = 1;  // phase groups of an item: one, those of a row that waits for all, or, with a kept halo, all
   bool keep_halo = false;  // an item works through its phase groups on one halo; else each brings its own
   int chunks = 1;  // of source channels
@@ -146,6 +154,7 @@ struct HopperConvPlan {
   int staged_line_bytes = 0;  // whole sectors: of a channel's line
   int raw_row_bytes = kHopperRawBytes;  // of one pixel's channels in a raw box
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
+  int raw_boxes = 0;  // of a chunk: those that hold channels, if there is one chunk alone
   int table_at = 0;  // im2col
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)

@@ -240,6 +240,10 @@ PYBIND11_MODULE(_host_core, m) {
       .value("WARPS", HopperSource::kWarps)
       .value("IM2COL", HopperSource::kIm2col);
   const auto extent = [](const HopperExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
+  py::enum_<HopperWeights>(m, "HopperWeights")
+      .value("PACKED", HopperWeights::kPacked)
+      .value("MAJOR_K", HopperWeights::kMajorK)
+      .value("MAJOR_M", HopperWeights::kMajorM);
   py::class_<HopperConvPlan>(m, "HopperConvPlan")
       .def_property_readonly("groups", [](const HopperConvPlan& p) { return p.tile.groups; })
       .def_property_readonly("phases", [](const HopperConvPlan& p) { return p.tile.phases; })
@@ -285,6 +289,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("weight_slots", &HopperConvPlan::weight_slots)
       .def_readonly("raw_slots", &HopperConvPlan::raw_slots)
       .def_readonly("raw_row_bytes", &HopperConvPlan::raw_row_bytes)
+      .def_readonly("raw_boxes", &HopperConvPlan::raw_boxes)
       .def_readonly("halo_bytes", &HopperConvPlan::halo_bytes)
       .def_readonly("weights_at", &HopperConvPlan::weights_at)
       .def_readonly("staging_at", &HopperConvPlan::staging_at)
@@ -292,7 +297,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("barriers_at", &HopperConvPlan::barriers_at)
       .def_readonly("shared_bytes", &HopperConvPlan::shared_bytes)
       .def_readonly("packed_bytes", &HopperConvPlan::packed_bytes)
-      .def_readonly("weights_in_place", &HopperConvPlan::weights_in_place)
+      .def_readonly("weights", &HopperConvPlan::weights)
       .def_readonly("repacked_bytes", &HopperConvPlan::repacked_bytes);
   py::class_<HopperTap>(m, "HopperTap")
       .def_readonly("k", &HopperTap::k)

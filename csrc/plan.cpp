@@ -22,9 +22,14 @@ bool wants_tf32_answer(const Problem& problem, const Device& device) {
 
 namespace {
 
-bool reads_by_im2col(const Plan& plan) {
+// Whether a plan of the Hopper family is quicker than any of the mma family for sure: not where its warps read tap by
+// tap, or a tile is mostly empty.
+bool outdoes_mma(const Plan& plan, const Problem& problem) {
+  constexpr int64_t kFewChannels = 16;
   const auto* conv = std::get_if<HopperConvPlan>(&plan.tile);
-  return conv != nullptr && conv->source == HopperSource::kIm2col;
+  return conv == nullptr ||
+         (conv->source != HopperSource::kIm2col &&
+          std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) * conv->merge >= kFewChannels);
 }
 
 }  // namespace
@@ -41,7 +46,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("hopper")) {
     std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
                                          : plan_hopper_conv(problem, device, considered);
-    has_hopper = plan.has_value() && !reads_by_im2col(*plan);
+    has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
     consider(std::move(plan));
     if (is_weight) {
       for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
@@ -52,7 +57,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
       }
     }
   }
-  // Not beside the Hopper family, whose instructions are about twice as fast, unless its warps read tap by tap.
+  // Not beside the Hopper family, whose instructions are about twice as fast.
   if (options.allows("mma") && !has_hopper) {
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }

@@ -17,8 +17,8 @@
 namespace deconv {
 namespace {
 
-constexpr int64_t kMinChannels = 16;  // a group or merged ones, on either side; fewer leave most of a tile empty
-constexpr int64_t kMostMerged = 128;  // channels of merged groups, on either side
+// Channels of groups or merged ones on either side: fewer leave most of a tile empty.
+constexpr int64_t kMinGroupChannels = 16, kMostMerged = 128;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kLeastWideRawSlots = 2, kMostRawSlots = 8;
@@ -49,6 +49,7 @@ struct StoreCosts {
   double apart, ragged_apart, apart_runs;          // columns apart; more, in runs of two phases
   double gaps;                                     // times as much for them, with a stride above 2
   double turned, turned_runs, turned_staged;  // times as much in turns: channels adjacent, groups of columns, others
+  double odd_channels = 0;  // more, where neighbours may not be stored at once
 };
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
@@ -68,7 +69,7 @@ struct Costs {
 };
 constexpr StoreCosts kStoresShort{0.0542, 0.0272, 0.00517, 0.0112,  0.0876, 0.0507,  8.02,   0.15, 0.0489,
                                   0.0801, 0.0256, 0,       0.00455, 2.42,   0.00244, 0.0609, 1.64, 0.486,
-                                  0.151,  0.105,  0.143,   0.146,   1.6,    2.46,    2.05,   1.35};
+                                  0.151,  0.105,  0.143,   0.146,   1.6,    2.46,    2.05,   1.35, 0.1};
 constexpr StoreCosts kStoresTf32{0.118,    0.0234, 0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.25, 0.121,
                                  0.00864,  0.0316, 0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74, 0.429,
                                  0.000999, 0.247,  0.253,  0.342,  1,      2.75,    0.933,  1.22};
@@ -86,6 +87,7 @@ constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
 int most_clusters(const Device& device, int blocks) { return device.multiprocessors * 10 / 11 / blocks; }
 constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
+constexpr double kLeastPacking = 0.02;  // of the time, that M-major weights must save
 
 // The quickest way in that the source's strides allow, given a base of 16 bytes.
 HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
@@ -102,10 +104,11 @@ HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
 
 // How many neighbouring groups may count as one: with enough channels for a tile, and not many more.
 std::vector<int64_t> merges_of(const Problem& problem) {
+  if (problem.groups == 1) return {1};
   const auto [least, most] = std::minmax({problem.in_channels_per_group(), problem.out_channels_per_group()});
   std::vector<int64_t> merges;
   for (int64_t count = 1; count <= problem.groups && (count == 1 || count * most <= kMostMerged); ++count) {
-    if (problem.groups % count == 0 && count * least >= kMinChannels) merges.push_back(count);
+    if (problem.groups % count == 0 && count * least >= kMinGroupChannels) merges.push_back(count);
   }
   return merges;
 }
@@ -116,10 +119,8 @@ bool fits_im2col(const Problem& problem) {
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
   if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return false;
-  if (c.result_channels < kMinChannels || c.source_channels > kMostIm2colChannels ||
-      c.source_channels * taps > kHopperMostIm2col) {
-    return false;
-  }
+  if (c.source_channels > kMostIm2colChannels || c.source_channels * taps > kHopperMostIm2col) return false;
+  if (problem.groups > 1 && c.result_channels < kMinGroupChannels) return false;
   const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
                              problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
   if (!lies_in_order) return false;
@@ -142,11 +143,11 @@ std::string refusal(const Problem& problem, const Device& device) {
     return why;
   }
   if (!merges_of(problem).empty() || fits_im2col(problem)) return "";
-  return "takes at least " + std::to_string(kMinChannels) +
-         " channels a group on either side, or a number that divides the groups to have " +
-         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
-         std::to_string(kMinChannels) + " result channels from up to " + std::to_string(kMostIm2colChannels) +
-         " whose taps are at most " + std::to_string(kHopperMostIm2col);
+  return "takes groups of at least " + std::to_string(kMinGroupChannels) +
+         " channels on either side, or a number that divides the groups to have " + std::to_string(kMinGroupChannels) +
+         " to " + std::to_string(kMostMerged) + " together; or, without phases, " + std::to_string(kMinGroupChannels) +
+         " result channels from up to " + std::to_string(kMostIm2colChannels) + " whose taps are at most " +
+         std::to_string(kHopperMostIm2col);
 }
 
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines),
@@ -242,7 +243,7 @@ class Candidates {
     // and the zeros between merged groups.
     const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
-    p.weights_in_place = weights_in_place(p);
+    p.weights = weights_of(p);
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.phase_groups / p.item_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
@@ -257,6 +258,10 @@ class Candidates {
         return std::nullopt;
       }
       p.blocks = p.items * split;
+    }
+    // M-major weights cost the epilogue an exchange between lanes.
+    if (p.weights == HopperWeights::kMajorM && pack_ms(p) < kLeastPacking * estimate_ms(p)) {
+      p.weights = HopperWeights::kPacked;
     }
     return p;
   }
@@ -284,10 +289,13 @@ class Candidates {
     const double compute = rounds * std::max(work, load) / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
-           (p.weights_in_place ? 0 : kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes));
+           (p.weights == HopperWeights::kPacked ? pack_ms(p) : 0);
   }
 
  private:
+  static double pack_ms(const HopperConvPlan& p) {
+    return kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes);
+  }
   const Costs& costs_of(const HopperConvPlan& p) const {
     return p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
   }
@@ -312,9 +320,12 @@ class Candidates {
     const double line = p.source == HopperSource::kTensor       ? 0
                         : p.source == HopperSource::kTransposed ? costs.transposed_line
                                                                 : costs.warps_line;
+    const double brought = p.source == HopperSource::kTransposed
+                               ? static_cast<double>(p.raw_boxes) * p.raw_row_bytes / kHopperRowBytes
+                               : row;
     const double bring = p.source == HopperSource::kIm2col
                              ? p.chunks * im2col_rounds(p) * costs.im2col / p.split
-                             : row * (pixels * pixel_cost(p, costs) + pixels / width * line);
+                             : brought * (pixels * pixel_cost(p, costs) + pixels / width * line);
     return {stages, pixels, products, bring};
   }
 
@@ -328,19 +339,29 @@ class Candidates {
     return bytes - (1 - share) * source_bytes;
   }
 
-  // Whether TMA finds whole chunks of source channels and whole blocks of result channels in the weight itself.
-  bool weights_in_place(const HopperConvPlan& p) const {
-    if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return false;
+  // TMA takes the weights from where they lie if it finds whole chunks of source channels and whole blocks of result
+  // channels; where result channels are adjacent, chunks that end within the tensor's last do.
+  HopperWeights weights_of(const HopperConvPlan& p) const {
+    if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return HopperWeights::kPacked;
     const bool forward = problem_.direction == Direction::kForward;
     const int64_t next_m = problem_.w.stride[forward ? 1 : 0], next_c = problem_.w.stride[forward ? 0 : 1];
     // Boxes begin at multiples of 16 bytes.
-    const auto whole = [&](int64_t stride) { return stride * element_ % 16 == 0; };
-    const int64_t row = (h_.kernel - 1) * problem_.w.stride[2] + (w_.kernel - 1) * problem_.w.stride[3] +
-                        c_.source_channels;
-    return next_c == 1 && next_m > 0 && row <= INT32_MAX && whole(next_m) &&
-           (h_.kernel == 1 || whole(problem_.w.stride[2])) && (w_.kernel == 1 || whole(problem_.w.stride[3])) &&
-           (!forward || problem_.groups == 1) && c_.source_channels * element_ % p.row_bytes == 0 &&
-           c_.result_channels % kHopperPermutedChannels == 0;
+    const auto whole = [&](int64_t stride) { return stride > 0 && stride * element_ % 16 == 0; };
+    const auto fits = [&](int64_t adjacent, int64_t other) {
+      const int64_t row = (h_.kernel - 1) * problem_.w.stride[2] + (w_.kernel - 1) * problem_.w.stride[3] + adjacent;
+      return row <= INT32_MAX && whole(other) && (h_.kernel == 1 || whole(problem_.w.stride[2])) &&
+             (w_.kernel == 1 || whole(problem_.w.stride[3]));
+    };
+    const bool whole_chunks = c_.source_channels * element_ % p.row_bytes == 0;
+    if (next_c == 1 && fits(c_.source_channels, next_m) && (!forward || problem_.groups == 1) && whole_chunks &&
+        c_.result_channels % kHopperPermutedChannels == 0) {
+      return HopperWeights::kMajorK;
+    }
+    if (next_m == 1 && fits(c_.result_channels, next_c) && forward && (problem_.groups == 1 || whole_chunks) &&
+        hopper_has_major_m(element_, p.tile, p.source)) {
+      return HopperWeights::kMajorM;
+    }
+    return HopperWeights::kPacked;
   }
 
   // Of all phases and planes.
@@ -360,11 +381,15 @@ class Candidates {
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
     if (p.channels_adjacent) {
-      return (costs.channels + (several_lines ? costs.channels_lines : 0) + (two_phases ? costs.channels_phases : 0)) *
+      return (costs.channels + (several_lines ? costs.channels_lines : 0) + (two_phases ? costs.channels_phases : 0) +
+              (hopper_vector_result(problem_, p) == 1 ? costs.odd_channels : 0)) *
              (p.in_turns ? costs.turned : 1);
     }
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
-    const bool in_runs = p.inner == HopperInner::kWidth, ragged = c_.result.size[3] * element_ % 32 != 0;
+    const bool in_runs = p.inner == HopperInner::kWidth;
+    // Tiles side by side that meet within a sector, at no multiple of 16 bytes.
+    const bool in_parts = p.pixels.w < w_.phase_size(0) && p.pixels.w * p.row_phases * element_ % 16 != 0;
+    const bool ragged = c_.result.size[3] * element_ % 32 != 0 || in_parts;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
     const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.row_phases);  // of each sector
     const double times = wasted * (!p.in_turns ? 1 : in_runs ? costs.turned_runs : costs.turned_staged);
@@ -498,6 +523,8 @@ class Candidates {
     const int least_raw_slots = p.raw_row_bytes == kHopperRawBytes ? kLeastRawSlots : kLeastWideRawSlots;
     p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * p.raw_row_bytes;
     p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
+    const int64_t chunk_bytes = p.chunks == 1 ? c_.source_channels * element_ : p.row_bytes;
+    p.raw_boxes = static_cast<int>(ceil_div(chunk_bytes, p.raw_row_bytes));
     const bool stages_columns = c_.result.stride[1] != 1 && p.inner != HopperInner::kWidth;
     const int words = p.tile.groups * p.tile.phases * p.tile.fold * element_ / 4;
     // As far from a multiple of 16 bytes as in the result, and a word more.
@@ -646,7 +673,8 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.row_phases > plan.tile.phases ? ", rows of all phases"
            : plan.whole_sectors               ? ", whole sectors"
                                               : "")
-       << (plan.in_turns ? ", warpgroups in turns" : "") << (plan.weights_in_place ? ", weights in place" : "")
+       << (plan.in_turns ? ", warpgroups in turns" : "")
+       << (plan.weights != HopperWeights::kPacked ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")

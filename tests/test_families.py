@@ -624,6 +624,11 @@ def test_tiles_side_by_side(case: tuple[Any, ...], dtype: torch.dtype, allow_tf3
     assert _relative_error(part, expected[:, :fewer]) < most
 
 
+def _moved(tensor: Tensor) -> Tensor:
+    """The same values and strides, one element off a multiple of 16 bytes."""
+    return tensor.new_empty(tensor.numel() + 1)[1:].as_strided(tensor.size(), tensor.stride()).copy_(tensor)
+
+
 # Input channels, output channels, groups, kernel, stride, image: weights that TMA takes from where they lie in
 # grad_input, in whole chunks and blocks of channels and in blocks that reach into the next group.
 IN_PLACE = [
@@ -660,9 +665,49 @@ def test_weights_in_place(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     for _ in range(10):
         again = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, weight, image, *arguments)
         assert torch.equal(again, result)
-    off = weight.new_empty(weight.numel() + 1)[1:].as_strided(weight.size(), weight.stride()).copy_(weight)
-    packed = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, off, image, *arguments)
+    packed = torch.ops.deconv.conv_transpose2d_grad_input(grad_output, _moved(weight), image, *arguments)
     assert _relative_error(packed, expected) < most
+
+
+# The same in forward, where result channels are adjacent: ragged chunks and blocks of channels, groups, one tap, few
+# pixels.
+IN_PLACE_FORWARD = [
+    (128, 64, 1, (4, 4), 2, (24, 40)),
+    (200, 136, 1, (3, 5), 2, (15, 22)),
+    (256, 144, 2, (3, 3), 1, (33, 45)),
+    (72, 24, 1, (1, 1), 1, (33, 45)),
+    (640, 264, 1, (3, 3), 1, (7, 9)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("result", ["channels_last", "contiguous"])
+@pytest.mark.parametrize("case", IN_PLACE_FORWARD)
+def test_weights_in_place_in_forward(case: tuple[Any, ...], result: str, dtype: torch.dtype) -> None:
+    """Against float64, the same bits in 10 calls, and of operands that no tensor copy takes. An input in both formats,
+    of which a kernel rewrites the contiguous one."""
+    channels_in, channels_out, groups, kernel, stride, image = case
+    torch.manual_seed(2)
+    x = torch.randn(4, channels_in, *image, device="cuda").to(dtype)
+    if result == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    weight = torch.randn(channels_in, channels_out // groups, *kernel, device="cuda").to(dtype)
+    weight = weight.to(memory_format=torch.channels_last)
+    bias = torch.randn(channels_out, device="cuda").to(dtype)
+    arguments = ([stride] * 2, [1 if min(kernel) > 1 else 0] * 2, [0, 0], groups, [1, 1])
+    if result == "channels_last":
+        text = torch.ops.deconv.explain(x, weight, bias, *arguments)
+        assert "weights in place" in text, text
+    expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *arguments)
+    poison("cuda", expected.numel() * dtype.itemsize)
+    first = OPERATOR(x, weight, bias, *arguments)
+    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3}[dtype]
+    assert _relative_error(first, expected) < most
+    for _ in range(10):
+        assert torch.equal(OPERATOR(x, weight, bias, *arguments), first)
+    for operands in ((x, _moved(weight)), (_moved(x), weight), (_moved(x), _moved(weight))):
+        assert _relative_error(OPERATOR(*operands, bias, *arguments), expected) < most
 
 
 # Layers whose tiles multiply zeros: columns that share rows, groups that share a tile; and two phases side by side.

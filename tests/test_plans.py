@@ -524,7 +524,7 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     if plan.source == core.HopperSource.IM2COL:
         assert one["s"] == (1, 1) or direction == "grad_input"
         assert plan.merge == 1
-        assert not plan.weights_in_place
+        assert plan.weights == core.HopperWeights.PACKED
         one = _im2col(one, direction)
         assert plan.barriers_at - plan.table_at == plan.chunks * plan.row_bytes // (4 if dtype == "float32" else 2) * 8
     assert direction != "grad_weight"
@@ -548,8 +548,8 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert one["g"] % plan.merge == 0
     groups = one["g"] // plan.merge
     channels, source_channels = result[1] // groups, (one["ci"] if direction == "forward" else one["co"]) // groups
-    assert channels >= 16
-    assert source_channels >= 16 or plan.source == core.HopperSource.IM2COL
+    assert one["g"] == 1 or channels >= 16
+    assert one["g"] == 1 or source_channels >= 16 or plan.source == core.HopperSource.IM2COL
     assert plan.merge == 1 or max(channels, source_channels) <= 128
     rows_m = plan.tile_m * plan.fold
     assert rows_m == 64 or (rows_m == 128 and plan.second == [0, 0, 0] and channels > 64)
@@ -592,10 +592,18 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     _check_hopper_taps(plan, one, direction)
     assert plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.halo_slots >= (2 if plan.in_turns else 1) * (plan.chunks if plan.keep_halo else 1)
+    if plan.weights == core.HopperWeights.MAJOR_M:
+        assert direction == "forward"
+        assert element == 2
+        assert plan.source == core.HopperSource.TENSOR
+        assert plan.fold == plan.merge == 1
+        assert groups == 1 or source_channels % 64 == 0
+        assert channels % 8 == 0
     if plan.source == core.HopperSource.TRANSPOSED:
         assert plan.raw_row_bytes in ((32, 64) if element == 4 else (32,))
         assert plan.row_bytes % plan.raw_row_bytes == 0
         assert plan.raw_slots >= 2
+        assert plan.raw_boxes * plan.raw_row_bytes >= min(source_channels * element, plan.row_bytes)
     if plan.in_turns:
         assert rows_m == 64
         assert plan.second == [0, 0, 0]
@@ -1723,6 +1731,46 @@ def test_raw_boxes_are_wide_where_items_wait_for_them(name: str, direction: str,
     plan = core.make_plan(problem, core.Device()).tile
     assert plan.source == core.HopperSource.TRANSPOSED
     assert plan.raw_row_bytes == raw_row_bytes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("direction", "channels"), [("grad_input", (3, 64)), ("grad_input", (64, 12)), ("forward", (12, 64))]
+)
+def test_few_channels_on_one_side(direction: str, channels: tuple[int, int], dtype: str) -> None:
+    """The Hopper family takes them although its tiles stay mostly empty; no box without channels is brought."""
+    one = case("layer", 16, channels[0], 64, 64, channels[1], 4, 2, 1)
+    problem = problem_of(one, direction, dtype)
+    problem.allow_tf32 = True
+    plan = core.make_plan(problem, core.Device()).tile
+    assert isinstance(plan, core.HopperConvPlan)
+    source_bytes = (channels[0] if direction == "forward" else channels[1]) * (4 if dtype == "float32" else 2)
+    if plan.source == core.HopperSource.TRANSPOSED and plan.chunks == 1:
+        assert plan.raw_boxes == -(-source_bytes // plan.raw_row_bytes)
+
+
+@pytest.mark.parametrize(
+    ("direction", "dtype", "layout", "channels", "groups", "weights"),
+    [
+        ("forward", "bfloat16", "channels_last", (256, 128), 1, "MAJOR_M"),
+        ("forward", "float16", "channels_last", (120, 72), 1, "MAJOR_M"),
+        ("forward", "bfloat16", "channels_last", (256, 128), 2, "MAJOR_M"),
+        ("forward", "bfloat16", "channels_last", (240, 128), 2, "PACKED"),  # a chunk would reach into the next group
+        ("forward", "bfloat16", "channels_last", (256, 132), 1, "PACKED"),  # taps begin off 16 bytes
+        ("forward", "bfloat16", "contiguous", (256, 128), 1, "PACKED"),
+        ("forward", "float32", "channels_last", (256, 128), 1, "PACKED"),
+        ("grad_input", "bfloat16", "channels_last", (256, 128), 1, "MAJOR_K"),
+        ("grad_input", "bfloat16", "contiguous", (256, 128), 1, "PACKED"),
+    ],
+)
+def test_how_weights_come(
+    direction: str, dtype: str, layout: str, channels: tuple[int, int], groups: int, weights: str
+) -> None:
+    """TMA takes them from where they lie if whole boxes of them do."""
+    one = case("layer", 16, channels[0], 16, 16, channels[1], 4, 2, 1, g=groups)
+    problem = problem_of(one, direction, dtype, layout)
+    problem.allow_tf32 = True
+    assert core.make_plan(problem, core.Device()).tile.weights == getattr(core.HopperWeights, weights)
 
 
 def test_cases_reach_every_tile() -> None:

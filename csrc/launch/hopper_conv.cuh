@@ -147,23 +147,30 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
                          start, plan.split);
   };
-#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE)                                           \
-  if (source == SOURCE) {                                                                                       \
-    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {         \
-      if (plan.split > 1)                                                                                       \
-        return launch_with(                                                                                     \
-            hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, true>>); \
-    }                                                                                                           \
-    return launch_with(                                                                                         \
-        hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, false>>);    \
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, SPLITS, MAJOR_M) \
+  launch_with(                                                                         \
+      hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, SPLITS, MAJOR_M>>)
+#define DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, MAJOR_M)                                 \
+  {                                                                                                            \
+    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {        \
+      if (plan.split > 1) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true, MAJOR_M); \
+    }                                                                                                          \
+    return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M);                      \
+  }
+#define DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE)                                                 \
+  if (source == SOURCE) {                                                                                             \
+    if constexpr (hopper_has_major_m(static_cast<int>(sizeof(T)), HopperTile{GROUPS, PHASES, FOLD}, SOURCE)) {        \
+      if (plan.weights == HopperWeights::kMajorM) DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true) \
+    }                                                                                                                 \
+    DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false)                                              \
   }
 #define DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, ROW_BYTES)                          \
   if (plan.row_bytes == ROW_BYTES) {                                                 \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTransposed) \
-    DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kWarps)      \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTransposed) \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kWarps)      \
     if constexpr (hopper_has_im2col(HopperTile{GROUPS, PHASES, FOLD})) {             \
-      DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kIm2col)   \
+      DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kIm2col)   \
     }                                                                                \
   }
 #define DECONV_HOPPER_TILE(GROUPS, PHASES, FOLD)                                                       \
@@ -180,8 +187,10 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
   if constexpr (kParts == 1) {
     DECONV_HOPPER_TILE(4, 1, 1)
     DECONV_HOPPER_TILE(18, 1, 1)
+    DECONV_HOPPER_TILE(20, 1, 1)
     DECONV_HOPPER_TILE(24, 1, 1)
     DECONV_HOPPER_TILE(26, 1, 1)
+    DECONV_HOPPER_TILE(28, 1, 1)
     DECONV_HOPPER_TILE(32, 1, 1)
     DECONV_HOPPER_TILE(12, 2, 1)
     DECONV_HOPPER_TILE(16, 2, 1)
@@ -192,6 +201,8 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
   }
 #undef DECONV_HOPPER_TILE
 #undef DECONV_HOPPER_ROWS
+#undef DECONV_HOPPER_SOURCE
+#undef DECONV_HOPPER_SPLITS
 #undef DECONV_HOPPER_KERNEL
   return cudaErrorInvalidValue;
 }
@@ -207,50 +218,67 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
-// The convolution of all images, or of slices of them, each behind the rewriting of its source. A pointer or a driver
-// that refuses a tensor map leaves the producer warps, which take any tensor. `start`: of the first kernel.
+// The tensor maps of a launch's source, as it lies or rewritten. A pointer or a driver that refuses them leaves the
+// producer warps, which take any tensor.
+template <class T>
+bool encode_source(const Problem& problem, const Operands& operands, hopper::ConvParams<T>& params, int64_t images) {
+  const HopperConvPlan& plan = params.plan;
+  if (!plan.repack) {
+    const Tensor4& source = correlation(problem).source;
+    return is_aligned(params.source, 16) &&
+           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
+                              params.source_map);
+  }
+  Tensor4 layout = repacked_source(problem);
+  layout.size[0] = images;
+  return encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked_at(plan, operands),
+                            params.source_map);
+}
+
+// The convolution of all images, or of slices of them, each behind the rewriting of its source. `start`: of the first
+// kernel.
 template <class T, int kParts>
-cudaError_t launch_hopper_slices(const Problem& problem, hopper::ConvParams<T>& params, const Operands& operands,
+cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParams<T>& params, const Operands& operands,
                                  Start start, cudaStream_t stream) {
   const HopperConvPlan& plan = params.plan;
-  const Tensor4& source = correlation(problem).source;
-  if (!plan.repack) {
-    const bool has_maps = hopper_asks(plan.source) && is_aligned(params.source, 16) &&
-                          encode_source_maps(problem, plan, source, params.source_channels * source.stride[1],
-                                             params.source, params.source_map);
-    const bool as_planned = has_maps || !hopper_asks(plan.source);
-    return launch_hopper_tile<T, kParts>(params, as_planned ? plan.source : HopperSource::kWarps, stream, start);
-  }
-  T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
+  if (!plan.repack) return launch_hopper_tile<T, kParts>(params, plan.source, stream, start);
   cudaError_t error = cudaSuccess;
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     Tensor4 layout = repacked_source(problem);
     layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
     hopper::ConvParams<T> slice = of_images(params, first, layout.size[0]);
-    const bool has_maps = encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked,
-                                             slice.source_map);
-    if (has_maps) {
-      error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
-      start = Start::kEarly;
+    if (layout.size[0] < plan.slice && !encode_source(problem, operands, slice, layout.size[0])) {
+      return cudaErrorInvalidValue;  // not of fewer images than those before
     }
+    T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
+    const Tensor4& source = correlation(problem).source;
+    error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
     if (error != cudaSuccess) return error;
-    error = launch_hopper_tile<T, kParts>(slice, has_maps ? plan.source : HopperSource::kWarps, stream, start);
+    start = Start::kEarly;
+    error = launch_hopper_tile<T, kParts>(slice, plan.source, stream, start);
   }
   return error;
 }
 
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem seen = plan.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
-  const Problem merged = with_merged_groups(seen, plan.merge);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, plan, operands);
-  bool& in_place = params.plan.weights_in_place;
-  in_place = in_place && is_aligned(operands.w, 16) && encode_weight_map(problem, plan, operands.w, &params.weight_map);
-  cudaError_t error = in_place ? cudaSuccess : launch_pack_weight<T, kParts>(seen, problem, plan, operands, stream);
+  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem merged = with_merged_groups(seen, planned.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
+  HopperConvPlan& plan = params.plan;
+  if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
+    plan.source = HopperSource::kWarps;
+    plan.repack = false;
+    params = of_images(params, 0, problem.batch);
+    if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
+  }
+  const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
+                     !encode_weight_map(problem, plan, operands.w, &params.weight_map);
+  if (packs) plan.weights = HopperWeights::kPacked;
+  cudaError_t error = packs ? launch_pack_weight<T, kParts>(seen, problem, plan, operands, stream) : cudaSuccess;
   if (error != cudaSuccess) return error;
-  const Start start = in_place ? Start::kAfter : Start::kEarly;
-  error = launch_hopper_slices<T, kParts>(merged, params, operands, start, stream);
+  error = launch_hopper_slices<T, kParts>(merged, params, operands, packs ? Start::kEarly : Start::kAfter, stream);
   if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
   return launch_repair<T>(problem, plan, operands, stream);
 }

@@ -107,10 +107,19 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
 }
 
 bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map) {
-  const bool forward = problem.direction == Direction::kForward;
+  const bool forward = problem.direction == Direction::kForward, major_m = plan.weights == HopperWeights::kMajorM;
   const int64_t size = element_size(problem.dtype), next = problem.w.stride[forward ? 1 : 0];  // result channel
-  int64_t row = problem.w.size[forward ? 0 : 1];
+  int64_t row = problem.w.size[forward == major_m ? 1 : 0];
   for (int a = 0; a < 2; ++a) row += (problem.axis[a].kernel - 1) * problem.w.stride[2 + a];
+  if (major_m) {  // of forward
+    const Dimension none{1, 16, 1};
+    const Dimension source{static_cast<cuuint64_t>(problem.w.size[0]),
+                           static_cast<cuuint64_t>(problem.w.stride[0] * size),
+                           static_cast<cuuint32_t>(plan.row_bytes / size)};
+    return encode_map(map, type_of(problem.dtype), weight,
+                      {Dimension{static_cast<cuuint64_t>(row), 0, kHopperTileM}, source, none, none, none},
+                      swizzle_of(plan));
+  }
   const auto channels = [&](int count, int step, int box) {
     return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(step * next * size),
                      static_cast<cuuint32_t>(box)};

@@ -21,7 +21,7 @@
 namespace deconv::hopper {
 
 template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
-          bool kSplits_>
+          bool kSplits_, bool kMajorM_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kGroups = kGroups_;
@@ -33,6 +33,7 @@ struct ConvConfig {
   static constexpr int kStageBytes = kHopperTileM * kRowBytes;
   static constexpr HopperSource kSource = kSource_;
   static constexpr bool kSplits = kSplits_;  // an item is a cluster's
+  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
   static constexpr bool kAsks = hopper_asks(kSource);
   static constexpr bool kWrites = hopper_writes(kSource, kParts);
   // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
@@ -87,6 +88,9 @@ class ConvBlock {
       barrier_init_fence();
     }
     if constexpr (kIsIm2col) MatrixSource::write_table(p, shared_ + plan.table_at);
+    if constexpr (Config::kSource == HopperSource::kTransposed) {
+      if (plan.raw_boxes * plan.raw_row_bytes < kRowBytes) clear_halos();
+    }
     __syncthreads();
   }
 
@@ -178,9 +182,11 @@ class ConvBlock {
                   ring.wait_empty();
                   barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes);
                   const uint32_t stage = shared_ + plan.weights_at + ring.slot * plan.stage_bytes;
-                  if (plan.weights_in_place) {
-                    const int tap = (taps.h.k + h * p.tap_step[0]) * p.weight_stride[0] +
-                                    (taps.w.k + w * p.tap_step[1]) * p.weight_stride[1];
+                  const int tap = (taps.h.k + h * p.tap_step[0]) * p.weight_stride[0] +
+                                  (taps.w.k + w * p.tap_step[1]) * p.weight_stride[1];
+                  if constexpr (Config::kMajorM) {
+                    copy_weight_major_m(p, item, tap, chunk, stage, ring.full_barrier());
+                  } else if (plan.weights == HopperWeights::kMajorK) {
                     copy_weight<kRowBytes>(p, item, tap, chunk, stage, ring.full_barrier());
                   } else {
                     copy_bulk(stage, slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes,
@@ -281,17 +287,22 @@ class ConvBlock {
     }
   }
 
-  __device__ __forceinline__ int boxes() const {  // of one chunk
-    return plan.raw_row_bytes == kHopperRawBytes ? kRowBytes / kHopperRawBytes : kRowBytes / kHopperWideRawBytes;
+  // So that channels which no box brings are zeros for good.
+  __device__ __forceinline__ void clear_halos() const {
+    const int bytes = plan.halo_slots * plan.halo_bytes * Config::kParts;
+    for (int at = threadIdx.x * 16; at < bytes; at += Config::kThreads * 16) {
+      store_shared(shared_ + at, make_uint4(0, 0, 0, 0));
+    }
+    fence_to_async_proxy();
   }
+
   __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
     return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;
   }
   __device__ __forceinline__ void ask_for_raw_boxes(HaloWalk& walk) {
     Ring ring = raw_;
-    const int boxes = this->boxes();
     for (; walk.more(); walk.next()) {
-      for (int box = 0; box < boxes; ++box, ring.advance()) {
+      for (int box = 0; box < plan.raw_boxes; ++box, ring.advance()) {
         ring.wait_empty();
         copy_raw(p, walk.item, walk.plane,
                  (walk.chunk * kRowBytes + box * plan.raw_row_bytes) / static_cast<int>(sizeof(T)), raw_slot(ring),
@@ -330,12 +341,11 @@ class ConvBlock {
     const Source source(p, thread);
     typename Source::Places places;
     Ring raw = raw_;
-    const int boxes = this->boxes();
     for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
       ring.wait_empty();
       const int skipped = skipped_columns(p, walk.item);
       if (skipped != places.skipped) source.find_places(places, skipped);
-      for (int box = 0; box < boxes; ++box, raw.advance()) {
+      for (int box = 0; box < plan.raw_boxes; ++box, raw.advance()) {
         raw.wait_full();
         source.transpose(places, raw_slot(raw), box, halo_slot(ring), nowhere_);
         __syncwarp();
@@ -353,16 +363,22 @@ class ConvBlock {
 
   template <int kN>
   __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
+    constexpr int kRows = 32 / static_cast<int>(sizeof(T));  // of M-major weights, that one instruction takes
 #pragma unroll
     for (int i = 0; i < kRowBytes / 32; ++i) {
-      Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
+      if constexpr (Config::kMajorM) {
+        MmaMajorM<T, kN>::issue(acc, stage.weight + (kRows * kRowBytes >> 4) * i, stage.source + 2 * i,
+                                i > 0 || accumulate);
+      } else {
+        Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
+      }
     }
   }
 
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold>;
+    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM>;
     const ResultTile result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
@@ -370,7 +386,9 @@ class ConvBlock {
                               ? 0
                               : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
     const int first_weight = plan.tile_m > kHopperTileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
-    const uint64_t weight_base = tile_descriptor(shared_ + plan.weights_at + first_weight, 8 * kRowBytes, kRowBytes);
+    const uint32_t first_stage = shared_ + plan.weights_at + first_weight;
+    const uint64_t weight_base = Config::kMajorM ? tile_descriptor_mn(first_stage, 0)
+                                                 : tile_descriptor(first_stage, 8 * kRowBytes, kRowBytes);
     const uint64_t source_base = tile_descriptor(shared_ + first_row * kRowBytes, plan.group_rows * kRowBytes,
                                                  kRowBytes);
     Ring halos = halos_, weights = weights_;

@@ -24,10 +24,10 @@ __device__ __forceinline__ int row_of(const HopperConvPlan& plan, int channel, i
   const int c = channel % 16, row = sizeof(T) == 2 ? c / 4 * 2 + c % 2 + c / 2 % 2 * 8 : c;
   return column * (kHopperTileM / plan.tile.fold) + channel / 16 * 16 + row;
 }
-// The channel, of a warp's, that row `row` (0..15) of its computes.
-template <class T>
+// The channel, of a warp's, that row `row` (0..15) of its computes. Rows of M-major weights are the channels.
+template <class T, bool kMajorM>
 __device__ __forceinline__ int channel_of_row(const HopperConvPlan& plan, int row) {
-  if (plan.channels_adjacent && sizeof(T) == 2) return row % 8 / 2 * 4 + row % 2 + row / 8 * 2;
+  if (!kMajorM && plan.channels_adjacent && sizeof(T) == 2) return row % 8 / 2 * 4 + row % 2 + row / 8 * 2;
   return !plan.channels_adjacent && plan.tile.fold > 1 ? row % 8 : row;
 }
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-template <class T, int kGroups, int kPhases, int kFold>
+template <class T, int kGroups, int kPhases, int kFold, bool kMajorM>
 class Result {
  public:
   // shared: this warp's staging rows, used where columns are adjacent, in groups of rows or images, and for whole
@@ -173,7 +173,7 @@ class Result {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int channel = item.m_tile * p.plan.tile_m + first_channel_ +
-                          channel_of_row<T>(p.plan, lane_ / 4 + 8 * half);
+                          channel_of_row<T, kMajorM>(p.plan, lane_ / 4 + 8 * half);
       const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
 #pragma unroll
       for (int k = 0; k < kPhases; ++k) {
@@ -237,7 +237,8 @@ class Result {
   template <bool kOneLine>
   __device__ __forceinline__ void store_channels(const Window& v, Accumulators& acc) const {
     constexpr bool kShort = sizeof(T) == 2;
-    const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2, channel = kShort ? lane_ % 4 * 4 : lane_ / 4;
+    const int inner = kShort ? lane_ / 4 : lane_ % 4 * 2;
+    const int channel = !kShort ? lane_ / 4 : kMajorM ? lane_ % 4 / 2 * 4 + lane_ % 2 * 8 : lane_ % 4 * 4;
     const int channels = v.channels - channel;
 #pragma unroll
     for (int k = 0; k < kPhases; ++k) {
@@ -276,6 +277,7 @@ class Result {
         const float* a = acc + 4 * (first + j);
         low[j] = transposed(pack_pair<T>(a[0], a[1]));
         high[j] = transposed(pack_pair<T>(a[2], a[3]));
+        if constexpr (kMajorM) exchange(low[j], high[j]);
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j, next<kOneLine>(v, walk)) {
@@ -292,6 +294,13 @@ class Result {
         }
       }
     }
+  }
+
+  // Rows that are not permuted leave a lane two channels and the two 8 further on; neighbouring lanes join theirs.
+  __device__ __forceinline__ void exchange(uint32_t& low, uint32_t& high) const {
+    const bool is_odd = lane_ % 2 == 1;
+    const uint32_t other = __shfl_xor_sync(~0u, is_odd ? low : high, 1);
+    (is_odd ? low : high) = other;
   }
 
   __device__ __forceinline__ static void store_global(T* address, uint32_t low, uint32_t high) {

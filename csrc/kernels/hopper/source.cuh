@@ -38,6 +38,19 @@ __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& 
               channel / kHopperPermutedChannels);
 }
 
+// The same where result channels are adjacent: a row is one source channel, its bytes are 64 result channels. Those
+// beyond a group's are another tap's, or zeros, and are never stored.
+template <class T>
+__device__ __forceinline__ void copy_weight_major_m(const ConvParams<T>& p, const Item& item, int tap, int chunk,
+                                                    uint32_t shared, uint32_t barrier) {
+  constexpr int kChunk = kHopperRowBytes / static_cast<int>(sizeof(T));
+  const int channel = item.group * p.source_channels + chunk * kChunk;
+  for (int m = 0; m < p.plan.tile_m; m += kHopperTileM) {
+    copy_tensor(shared + m / kHopperTileM * kChunk * kHopperRowBytes, &p.weight_map, barrier,
+                tap + item.m_tile * p.plan.tile_m + m, channel, 0, 0, 0);
+  }
+}
+
 // 16 bytes of channels, raw bits of T in a register each, to a place in the halo, if wanted; two parts: the low ones
 // `low` bytes on.
 template <class T, int kParts>

@@ -1,7 +1,7 @@
 // wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory (K-major also of 64
 // bytes), or A in registers.
-// Tiles are K-major (a row is one m or n); of 16-bit elements B beside A in registers, or both, also MN-major (a row is
-// one k).
+// Tiles are K-major (a row is one m or n); of 16-bit elements A, or both, or B beside A in registers, also MN-major (a
+// row is one k).
 //
 // A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
 // (measured on an H200, with the descriptor's base offset 0; rows of 64 bytes: any multiple of 64), which is what lets
@@ -49,6 +49,10 @@ __device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
 template <class Element, int kN>
 struct Mma;
 
+// The same of 16-bit elements with A M-major.
+template <class Element, int kN>
+struct MmaMajorM;
+
 // The same of 16-bit elements with both tiles MN-major.
 template <class Element, int kN>
 struct MmaMajorN;
@@ -67,10 +71,12 @@ struct MmaFromRegisters;
 #define DECONV_REG16_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define DECONV_REG32_1 DECONV_REG16_2 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define DECONV_REG8_8 "%64,%65,%66,%67,%68,%69,%70,%71"
+#define DECONV_REG16_4 DECONV_REG8_8 ",%72,%73,%74,%75,%76,%77,%78,%79"
 #define DECONV_REG32_2 \
   DECONV_REG8_8        \
   ",%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define DECONV_REG8_12 "%96,%97,%98,%99,%100,%101,%102,%103"
+#define DECONV_REG16_6 DECONV_REG8_12 ",%104,%105,%106,%107,%108,%109,%110,%111"
 #define DECONV_REG32_3                                                                                             \
   DECONV_REG8_12                                                                                                   \
   ",%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125" \
@@ -106,6 +112,8 @@ struct MmaFromRegisters;
 #define DECONV_MMA_TYPES(N, ...)                                                  \
   DECONV_MMA(Mma, __nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", __VA_ARGS__)       \
   DECONV_MMA(Mma, __half, "f16.f16", N, 16, ", 0, 0", __VA_ARGS__)                \
+  DECONV_MMA(MmaMajorM, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 0", __VA_ARGS__) \
+  DECONV_MMA(MmaMajorM, __half, "f16.f16", N, 16, ", 1, 0", __VA_ARGS__)          \
   DECONV_MMA(MmaMajorN, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 1", __VA_ARGS__) \
   DECONV_MMA(MmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
   DECONV_MMA(Mma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
@@ -116,10 +124,14 @@ DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DEC
 DECONV_MMA_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
 DECONV_MMA_TYPES(144, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG8_8, "%72", "%73", "%74", DECONV_ACC32(0),
                  DECONV_ACC32(32), DECONV_ACC8(64))
+DECONV_MMA_TYPES(160, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG16_4, "%80", "%81", "%82", DECONV_ACC32(0),
+                 DECONV_ACC32(32), DECONV_ACC16(64))
 DECONV_MMA_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", DECONV_ACC32(0),
                  DECONV_ACC32(32), DECONV_ACC32(64))
 DECONV_MMA_TYPES(208, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG8_12, "%104", "%105", "%106",
                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC8(96))
+DECONV_MMA_TYPES(224, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG16_6, "%112", "%113", "%114",
+                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC16(96))
 DECONV_MMA_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
 
@@ -139,6 +151,8 @@ DECONV_MMA_REGISTERS_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG
 #undef DECONV_MMA_TYPES
 #undef DECONV_MMA
 #undef DECONV_REG16_2
+#undef DECONV_REG16_6
+#undef DECONV_REG16_4
 #undef DECONV_REG8_12
 #undef DECONV_REG8_8
 #undef DECONV_REG16_0
