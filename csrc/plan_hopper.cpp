@@ -17,8 +17,8 @@
 namespace deconv {
 namespace {
 
-// Channels of groups or merged ones on either side: fewer leave most of a tile empty.
-constexpr int64_t kMinGroupChannels = 16, kMostMerged = 128;
+// Channels of groups or merged ones on either side, where it matters (takes_few_channels).
+constexpr int64_t kMinChannels = 16, kMostMerged = 128;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kLeastWideRawSlots = 2, kMostRawSlots = 8;
@@ -102,13 +102,18 @@ HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
   return c.source.stride[3] == 1 && whole(1) ? HopperSource::kTransposed : HopperSource::kWarps;
 }
 
+// Few channels may leave most of a tile empty, but not in three TF32 products: sums of so few are more exact without.
+bool takes_few_channels(const Problem& problem) {
+  return problem.groups == 1 && (problem.dtype != DType::kFloat32 || problem.allow_tf32);
+}
+
 // How many neighbouring groups may count as one: with enough channels for a tile, and not many more.
 std::vector<int64_t> merges_of(const Problem& problem) {
-  if (problem.groups == 1) return {1};
+  if (takes_few_channels(problem)) return {1};
   const auto [least, most] = std::minmax({problem.in_channels_per_group(), problem.out_channels_per_group()});
   std::vector<int64_t> merges;
   for (int64_t count = 1; count <= problem.groups && (count == 1 || count * most <= kMostMerged); ++count) {
-    if (problem.groups % count == 0 && count * least >= kMinGroupChannels) merges.push_back(count);
+    if (problem.groups % count == 0 && count * least >= kMinChannels) merges.push_back(count);
   }
   return merges;
 }
@@ -120,7 +125,7 @@ bool fits_im2col(const Problem& problem) {
   const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
   if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return false;
   if (c.source_channels > kMostIm2colChannels || c.source_channels * taps > kHopperMostIm2col) return false;
-  if (problem.groups > 1 && c.result_channels < kMinGroupChannels) return false;
+  if (c.result_channels < kMinChannels && !takes_few_channels(problem)) return false;
   const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
                              problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
   if (!lies_in_order) return false;
@@ -143,11 +148,12 @@ std::string refusal(const Problem& problem, const Device& device) {
     return why;
   }
   if (!merges_of(problem).empty() || fits_im2col(problem)) return "";
-  return "takes groups of at least " + std::to_string(kMinGroupChannels) +
-         " channels on either side, or a number that divides the groups to have " + std::to_string(kMinGroupChannels) +
-         " to " + std::to_string(kMostMerged) + " together; or, without phases, " + std::to_string(kMinGroupChannels) +
-         " result channels from up to " + std::to_string(kMostIm2colChannels) + " whose taps are at most " +
-         std::to_string(kHopperMostIm2col);
+  return "takes at least " + std::to_string(kMinChannels) +
+         " channels a group on either side, or a number that divides the groups to have " +
+         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
+         std::to_string(kMinChannels) + " result channels from up to " + std::to_string(kMostIm2colChannels) +
+         " whose taps are at most " + std::to_string(kHopperMostIm2col) +
+         "; fewer without groups and not in strict float32";
 }
 
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines),
