@@ -518,6 +518,7 @@ class Candidates {
     HopperConvPlan wide = p;
     wide.raw_row_bytes = kHopperWideRawBytes;
     if (choose_memory(wide) && wide.keep_halo == p.keep_halo &&
+        wide.raw_boxes * wide.raw_row_bytes <= p.raw_boxes * p.raw_row_bytes &&
         wide.weight_slots >= std::min(p.weight_slots, kWideRawWeightSlots)) {
       p = wide;
     }

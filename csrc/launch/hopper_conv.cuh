@@ -235,26 +235,28 @@ bool encode_source(const Problem& problem, const Operands& operands, hopper::Con
                             params.source_map);
 }
 
-// The convolution of all images, or of slices of them, each behind the rewriting of its source. `start`: of the first
-// kernel.
+// The convolution of all images, or of slices of them, each behind the rewriting of its source if there is one.
+// `start`: of the first kernel.
 template <class T, int kParts>
 cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParams<T>& params, const Operands& operands,
                                  Start start, cudaStream_t stream) {
   const HopperConvPlan& plan = params.plan;
-  if (!plan.repack) return launch_hopper_tile<T, kParts>(params, plan.source, stream, start);
   cudaError_t error = cudaSuccess;
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
-    Tensor4 layout = repacked_source(problem);
-    layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
-    hopper::ConvParams<T> slice = of_images(params, first, layout.size[0]);
-    if (layout.size[0] < plan.slice && !encode_source(problem, operands, slice, layout.size[0])) {
-      return cudaErrorInvalidValue;  // not of fewer images than those before
+    const int64_t images = std::min<int64_t>(plan.slice, problem.batch - first);
+    hopper::ConvParams<T> slice = of_images(params, first, images);
+    if (plan.repack) {
+      if (images < plan.slice && !encode_source(problem, operands, slice, images)) {
+        return cudaErrorInvalidValue;  // not of fewer images than those before
+      }
+      Tensor4 layout = repacked_source(problem);
+      layout.size[0] = images;
+      T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
+      const Tensor4& source = correlation(problem).source;
+      error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
+      if (error != cudaSuccess) return error;
+      start = Start::kEarly;
     }
-    T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
-    const Tensor4& source = correlation(problem).source;
-    error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
-    if (error != cudaSuccess) return error;
-    start = Start::kEarly;
     error = launch_hopper_tile<T, kParts>(slice, plan.source, stream, start);
   }
   return error;
@@ -270,7 +272,6 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
   if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
     plan.source = HopperSource::kWarps;
     plan.repack = false;
-    params = of_images(params, 0, problem.batch);
     if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
   }
   const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
