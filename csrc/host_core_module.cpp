@@ -129,6 +129,10 @@ PYBIND11_MODULE(_host_core, m) {
       .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
       .def_readwrite("allow_tf32", &Problem::allow_tf32)
+      .def("set_strides",  // of "x", "w" or "y", in elements
+           [](Problem& p, char tensor, std::array<int64_t, 4> strides) {
+             (tensor == 'x' ? p.x : tensor == 'w' ? p.w : p.y).stride = strides;
+           })
       .def("result_sizes", &Problem::result_sizes)
       .def("result_strides", &Problem::result_strides)
       .def("flops", &Problem::flops)
@@ -586,6 +590,12 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("tables_at", &NarrowConvPlan::tables_at)
       .def_readonly("shared_bytes", &NarrowConvPlan::shared_bytes)
       .def_readonly("columns_adjacent", &NarrowConvPlan::columns_adjacent);
+  py::class_<SubpixelPlan>(m, "SubpixelPlan")
+      .def_property_readonly("inner", [](const SubpixelPlan& p) { return *p.inner; })
+      .def_readonly("output_at", &SubpixelPlan::output_at)
+      .def_readonly("weight_at", &SubpixelPlan::weight_at)
+      .def_readonly("bias_at", &SubpixelPlan::bias_at)
+      .def_readonly("inner_at", &SubpixelPlan::inner_at);
   py::class_<Col2imConvPlan>(m, "Col2imConvPlan")
       .def_readonly("row_tiles", &Col2imConvPlan::row_tiles)
       .def_readonly("warps_m", &Col2imConvPlan::warps_m)

@@ -53,7 +53,7 @@ struct NarrowConvPlan {
   int blocks_per_multiprocessor = 1;
   int source_at = 0, stage_at = 0, tables_at = 0, shared_bytes = 0;  // bytes; weights lie at 0
   bool columns_adjacent = true;  // of the result in memory; else its channels are
-  bool whole_lines = false;      // channels_last, and a block has all channels: a line of pixels is one run
+  bool whole_lines = false;      // channels_last without gaps, and a block has all channels: a line is one run
 };
 
 // Integers of the tables behind the staged results, in this order.

@@ -11,6 +11,7 @@
 #include "plan_hopper.h"
 #include "plan_mma.h"
 #include "plan_narrow.h"
+#include "plan_subpixel.h"
 
 namespace deconv {
 
@@ -63,6 +64,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   }
   if (options.allows("col2im")) consider(plan_col2im_conv(problem, device, considered));
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
+  if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
@@ -191,6 +193,8 @@ std::string describe_launch(const Col2imConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const SubpixelPlan& plan);  // of any plan inside
+
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
@@ -205,6 +209,12 @@ const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
+const char* family(const SubpixelPlan&) { return "subpixel"; }
+
+std::string describe_launch(const SubpixelPlan& plan) {
+  return "operands to blocks and results back by kernels of their own, and between them " +
+         std::visit([](const auto& tile) { return describe_launch(tile); }, plan.inner->tile);
+}
 
 // The quickest candidates of each family, and some that it refused.
 void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
@@ -231,6 +241,11 @@ void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
 
 }  // namespace
 
+std::string describe(const Plan& plan, DType dtype) {
+  return std::visit([&](const auto& tile) { return std::string(family(tile)) + " family, " + describe(tile, dtype); },
+                    plan.tile);
+}
+
 std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options) {
   std::vector<Candidate> considered;
   const Plan plan = make_plan(problem, device, options, &considered);
@@ -239,10 +254,9 @@ std::string explain(const Problem& problem, const Device& device, const PlannerO
        << "  result: " << name(problem.result_layout) << "; " << problem.flops() * 1e-9 << " GFLOP dense, "
        << static_cast<double>(problem.bytes()) * 1e-9 << " GB read and written once\n"
        << "  device: " << device.name << ", " << device.multiprocessors << " multiprocessors\n";
+  text << "  plan: " << describe(plan, problem.dtype) << ", about " << milliseconds(plan.estimate_ms) << '\n';
   std::visit(
       [&](const auto& tile) {
-        text << "  plan: " << family(tile) << " family, " << describe(tile, problem.dtype) << ", about "
-             << milliseconds(plan.estimate_ms) << '\n';
         if (options.forced()) {
           text << "  forced: " << kFamilyVariable << " allows " << join(options.families)
                << (options.allows(family(tile)) ? "" : "; refused, so the gather family serves") << '\n';

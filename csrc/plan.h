@@ -20,6 +20,7 @@
 #include "narrow_plan.h"
 #include "planner_options.h"
 #include "problem.h"
+#include "subpixel_plan.h"
 
 namespace deconv {
 
@@ -37,7 +38,7 @@ struct Device {
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
                HopperWeightPlan, HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan,
-               HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan>
+               HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;
@@ -76,6 +77,9 @@ bool wants_tf32_answer(const Problem& problem, const Device& device);
 // `considered` collects the candidates when given.
 Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options = {},
                std::vector<Candidate>* considered = nullptr);
+
+// The family and its tile.
+std::string describe(const Plan& plan, DType dtype);
 
 // Every piece of the answer to "which plan would this call use, and why".
 std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options = {});

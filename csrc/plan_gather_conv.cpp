@@ -22,6 +22,7 @@ constexpr double kMeasuredOverMoved = 1.6;
 // Over the time to write every sector of a contiguous result once for each phase of the width: kb1_81 in float32.
 constexpr double kMeasuredOverScattered = 1.08;
 constexpr double kSector = 32;  // bytes
+constexpr double kLaunchMs = 5.5e-3;
 // Where planes along the width read the same sectors and fewer products than this come of an element, stage so few
 // channels that one plane's sectors are still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
 constexpr int kPlanesWork = 64;
@@ -108,7 +109,8 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSector / element) : 1;
   const double scattered = writes * element * static_cast<double>(c.result.numel()) / device.bandwidth;
   return 1e3 * std::max({kMeasuredOverCounted * rounds * cycles / kClock, kMeasuredOverMoved * memory,
-                         kMeasuredOverScattered * scattered});
+                         kMeasuredOverScattered * scattered}) +
+         kLaunchMs;
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr double kSplitShare = 4.7;      // three TF32 products, added up outsid
 constexpr double kGatheredBytes = 2048;  // of operand A, for an instruction
 constexpr double kSharedBytes = 135;     // of shared memory, in a cycle
 constexpr double kLatency = 4700;        // of a stage: copied, turned, read
-constexpr double kShortRow = 15;         // of a copy's row where the tensor has fewer channels than a row
+constexpr double kShortRow = 10;         // of a copy's row where the tensor has fewer channels than a row
 constexpr double kPlaneLatency = 0.048;  // more for each byte of a stage that brings several planes, a row apart
 
 // Which taps the groups of a plan take: neighbours of the same plane of grad_output, or of the kernel.

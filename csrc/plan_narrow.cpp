@@ -84,7 +84,8 @@ class Candidates {
     p.channels = channels;
     p.all_heights = all_heights;
     p.columns_adjacent = c_.result.stride[3] == 1;
-    p.whole_lines = !p.columns_adjacent && problem_.groups == 1 && channels == c_.result_channels;
+    p.whole_lines = !p.columns_adjacent && problem_.groups == 1 && channels == c_.result_channels &&
+                    c_.result.stride[3] == channels;
     p.origin_h = h_.origin, p.origin_w = w_.origin;
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
     p.planes_h = std::max(h_.plane_count, 1), p.planes_w = std::max(w_.plane_count, 1);

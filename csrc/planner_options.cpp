@@ -8,7 +8,7 @@
 namespace deconv {
 namespace {
 
-const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper", "mma", "narrow", "col2im"};
+const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

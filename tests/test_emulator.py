@@ -286,6 +286,43 @@ def test_families_serve_few_channels_and_few_pixels() -> None:
     assert served == {"hopper": 9, "narrow": 6, "col2im": 2}
 
 
+# Units of every width, whole and ragged blocks, paddings beyond the stride, groups, a stride along one axis alone.
+BLOCKS = [
+    case("rgb", 2, 24, 6, 9, 3, 4, 2, 1),
+    case("wide_units", 1, 20, 3, 4, 5, 16, 8, 4),
+    case("units_of_four", 2, 16, 5, 6, 8, 4, 4),
+    case("grouped", 1, 32, 5, 7, 24, (2, 6), (2, 3), (1, 4), (1, 2), g=2),
+    case("across", 2, 18, 7, 5, 7, (3, 4), (1, 4), (1, 2), (0, 3)),
+    case("one_channel", 3, 24, 4, 5, 1, (6, 4), (3, 2), (0, 3), (2, 0)),
+    case("narrow_units", 1, 16, 3, 18, 5, 4, 2, 1),
+    case("two_in_a_block", 2, 3, 6, 1, 1, (2, 4), (1, 2), (1, 0)),
+]
+
+
+@pytest.mark.parametrize("direction", list(RESULTS))
+@pytest.mark.parametrize("one", BLOCKS, ids=lambda one: one["name"])
+def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
+    for mode, layout in itertools.product(("float32", "tf32", "float16"), LAYOUTS):
+        call = Call(one, direction, mode, layout, "subpixel")
+        assert call.is_served_by("subpixel")
+        call.check()
+
+
+@pytest.mark.parametrize("direction", list(RESULTS))
+def test_blocks_of_tensors_of_any_strides(direction: str) -> None:
+    """Output and weight in unlike layouts, columns apart, and addresses at which only elements are aligned."""
+    call = Call(BLOCKS[2], direction, "bfloat16", "channels_last", "subpixel")
+    operands = call.operands()
+    for name in OPERANDS[direction]:
+        values = operands[name]
+        apart = values.new_full((*values.shape[:3], 2 * values.shape[3] + 1), float("nan"))[..., 1::2]
+        operands[name] = apart.copy_(values)
+        call.problem.set_strides(name, operands[name].stride())
+    call.plan = core.make_plan(call.problem, call.device, "subpixel")
+    assert call.is_served_by("subpixel")
+    assert relative_error(call.emulate(operands, 0), call.reference(operands)) <= MODES["bfloat16"]
+
+
 @pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:

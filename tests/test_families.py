@@ -507,7 +507,7 @@ def test_convolutions_of_the_mma_family() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel"])
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
     env = {**os.environ, "DECONV_FAMILY": family}
@@ -856,3 +856,59 @@ def test_operands_at_odd_addresses(offset: int, dtype: torch.dtype) -> None:
         expected = F.conv_transpose2d(source.double(), weight.double(), stride=2, padding=1)
         error = _relative_error(OPERATOR(source, weight, None, 2, 1), expected)
         assert error < {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+
+
+SUBPIXEL = """
+import torch, torch.nn.functional as F
+torch.manual_seed(4)
+# Input channels, image, output channels, kernel, stride, padding, output_padding, groups: units of every width, blocks
+# that begin before the image and end behind it, paddings beyond a block, a stride along one axis alone.
+for ci, h, w, co, k, s, p, op, g in [
+    (21, 16, 16, 21, (64, 64), (32, 32), (16, 16), (0, 0), 1), (64, 33, 40, 3, (4, 4), (2, 2), (1, 1), (0, 0), 1),
+    (40, 20, 17, 12, (4, 4), (4, 4), (0, 0), (1, 3), 1), (32, 15, 70, 24, (2, 6), (2, 3), (1, 4), (1, 2), 2),
+    (18, 30, 9, 7, (3, 8), (1, 8), (2, 5), (0, 4), 1), (64, 40, 40, 48, (2, 2), (2, 2), (0, 0), (0, 0), 1),
+    (16, 5, 6, 1, (6, 4), (3, 2), (5, 3), (2, 1), 1),
+]:
+    for kind, most in (("strict", 1e-6), ("tf32", 6e-4), ("float16", 1e-3), ("bfloat16", 8e-3)):
+        torch.backends.cudnn.allow_tf32 = kind == "tf32"
+        dtype = getattr(torch, kind, torch.float32)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            place = lambda *size: torch.randn(*size, device="cuda").to(dtype).to(memory_format=layout)
+            x, weight, bias = place(3, ci, h, w), place(ci, co // g, *k), torch.randn(co, device="cuda").to(dtype)
+            wide = [tensor.double().requires_grad_() for tensor in (x, weight)]
+            y64 = F.conv_transpose2d(*wide, bias.double(), s, p, op, g)
+            grad = place(*y64.shape)
+            x64, w64 = torch.autograd.grad(y64, wide, grad.double())
+            ops = torch.ops.deconv
+            calls = [
+                (lambda: ops.conv_transpose2d(x, weight, bias, s, p, op, g), y64, "forward", (x, weight, bias), ()),
+                (lambda: ops.conv_transpose2d_grad_input(grad, weight, (h, w), s, p, op, g), x64, "grad_input",
+                 (grad, weight, None), (h, w)),
+                (lambda: ops.conv_transpose2d_grad_weight(x, grad, k, s, p, op, g), w64, "grad_weight",
+                 (x, grad, None), k),
+            ]
+            for run, expected, direction, operands, size in calls:
+                text = ops.explain(*operands, s, p, op, g, (1, 1), direction, size)
+                assert "plan: subpixel" in text, text
+                result = run()
+                error = ((result.double() - expected).norm() / expected.norm()).item()
+                assert error < most, (error, kind, text)
+                assert all(torch.equal(run(), result) for _ in range(5)), text
+            # A base that no wide access takes.
+            shifted = torch.empty(grad.numel() + 1, device="cuda", dtype=dtype)[1:]
+            shifted = shifted.as_strided(grad.shape, grad.stride()).copy_(grad)
+            assert torch.equal(ops.conv_transpose2d_grad_weight(x, shifted, k, s, p, op, g), result), kind
+            # A pixel that is not finite reaches the blocks that it meets, and no others.
+            x[1, 2, h // 2, w // 2] = float("inf")
+            y64 = F.conv_transpose2d(x.double(), weight.double(), bias.double(), s, p, op, g)
+            assert torch.equal(ops.conv_transpose2d(x, weight, bias, s, p, op, g).isfinite(), y64.isfinite()), kind
+"""
+
+
+def test_subpixel_layers() -> None:
+    """Against float64 in all directions and ways of computing, equal bits, odd addresses, infinities."""
+    env = {**os.environ, "DECONV_FAMILY": "subpixel"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import deconv_ext" + SUBPIXEL], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

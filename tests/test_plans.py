@@ -1341,6 +1341,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert direction == "grad_weight"
         _check_mma_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
         return
+    if isinstance(plan.tile, core.SubpixelPlan):
+        _check_subpixel_plan(plan, one, direction, dtype)
+        return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     if isinstance(plan.tile, core.HopperWeightPlan):
         _check_hopper_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
@@ -1360,6 +1363,39 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     else:
         assert plan.workspace_bytes == 0
         _check_conv_plan(plan.tile, one, direction, dtype)
+
+
+def _in_blocks(one: Case) -> Case:
+    """The layer without stride on blocks of the output. What it lacks of the blocks' extent is output padding."""
+    (kernel_h, kernel_w), (stride_h, stride_w) = one["k"], one["s"]
+    assert kernel_h % stride_h == kernel_w % stride_w == 0
+    assert one["d"] == (1, 1)
+    missing = [
+        -((pad % stride - extra) // stride)
+        for pad, extra, stride in zip(*(one[key] for key in ("p", "op", "s")), strict=True)
+    ]
+    return {
+        **one, "co": one["co"] * stride_h * stride_w, "k": (kernel_h // stride_h, kernel_w // stride_w), "s": (1, 1),
+        "p": (one["p"][0] // stride_h, one["p"][1] // stride_w), "op": (missing[0], missing[1]),
+    }  # fmt: skip
+
+
+def _check_subpixel_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Parts of the workspace hold whole blocks, and the layer within is planned as one of its own."""
+    size, inner = {"float32": 4}.get(dtype, 2), plan.tile.inner
+    blocks = _in_blocks(one)
+    across, pitch = output_size(blocks), -(-(one["co"] // one["g"] * blocks["co"] // one["co"]) * size // 16) * 16
+    pixel = -(-blocks["co"] * size // 16) * 16
+    for axis in (0, 1):
+        assert across[axis] == -(-(output_size(one)[axis] + one["p"][axis] % one["s"][axis]) // one["s"][axis])
+    tile = plan.tile
+    assert tile.output_at == 0
+    assert 0 <= tile.weight_at - one["n"] * across[0] * across[1] * pixel < 256
+    assert 0 <= tile.bias_at - tile.weight_at - one["ci"] * blocks["k"][0] * blocks["k"][1] * pitch < 256
+    assert 0 <= tile.inner_at - tile.bias_at - (pixel if direction == "forward" else 0) < 256
+    assert plan.workspace_bytes == tile.inner_at + inner.workspace_bytes
+    assert plan.estimate_ms > inner.estimate_ms > 0
+    assert not isinstance(inner.tile, core.SubpixelPlan)
 
 
 @many
@@ -1396,7 +1432,7 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
         assert plan.source == core.HopperSource.IM2COL, one["name"]
         assert plan.split == 1
     for direction, one in FEW_PIXELS:
-        plan = core.make_plan(problem_of(one, direction, dtype, layout)).tile
+        plan = core.make_plan(problem_of(one, direction, dtype, layout), families="hopper").tile
         assert plan.source != core.HopperSource.IM2COL
         assert plan.split > 1, one["name"]
     plan = core.make_plan(problem_of(KERNELBENCH[0], "grad_input", dtype, layout)).tile
@@ -1445,7 +1481,8 @@ def test_few_output_channels(dtype: str) -> None:
             for layout in ("contiguous", "channels_last"):
                 _check_plan(one, "grad_weight", dtype, layout, multiprocessors, "hopper")
     for one in FEW_OUTPUTS:
-        assert core.make_plan(problem_of(one, "grad_weight", dtype, "channels_last")).tile.im2col, one["name"]
+        plan = core.make_plan(problem_of(one, "grad_weight", dtype, "channels_last"), families="hopper")
+        assert plan.tile.im2col, one["name"]
     for layout in ("contiguous", "channels_last"):
         for fits, ones in ((True, FEW_OUTPUTS), (False, NOT_FEW_OUTPUTS)):
             for one in ones:
@@ -1467,7 +1504,7 @@ def test_plans_are_remembered() -> None:
             for _ in range(2):
                 found = memory.find(problem)
                 assert type(found.tile) is type(expected.tile)
-                assert (found.tile.blocks, found.workspace_bytes) == (expected.tile.blocks, expected.workspace_bytes)
+                assert found.workspace_bytes == expected.workspace_bytes
                 assert found.estimate_ms == expected.estimate_ms
             assert memory.planned == before + 1
     problem = problem_of(KERNELBENCH[0], "forward")
@@ -1586,6 +1623,7 @@ def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capab
     device.has_wgmma = capability == 90
     grouped = case("grouped", 16, 16 * channels, 64, 64, 16 * channels, 4, 2, 1, g=16)
     plan = core.make_plan(problem_of(grouped, "grad_weight", "bfloat16", layout), device)
+    plan = plan.tile.inner if isinstance(plan.tile, core.SubpixelPlan) else plan
     assert type(plan.tile).__name__.startswith("HopperWeight" if capability == 90 else "MmaWeight")
     one = case("few", 16, channels, 64, 64, 64, 4, 2, 1)
     text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), families="mma")
@@ -1842,6 +1880,7 @@ FAMILIES = {
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan,),
+    "subpixel": (core.SubpixelPlan,),
 }
 
 
@@ -1856,6 +1895,8 @@ def test_forced_family(families: str, direction: str) -> None:
             best = family = "mma"
         if families == "hopper" and direction != "grad_weight":  # groups of one channel are merged
             best = family = "hopper"
+        if families == "subpixel" and best == "depthwise":  # any family may serve its blocks
+            best = family = "subpixel"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])
         text = core.explain(problem, families=families)
@@ -1877,7 +1918,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, hopper, mma, narrow, col2im"
+    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)

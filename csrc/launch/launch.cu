@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "launchers.h"
+#include "subpixel.h"
 
 namespace deconv {
 namespace {
@@ -101,6 +102,9 @@ int kernels_capability() {
 }
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {
+  if (const auto* tile = std::get_if<SubpixelPlan>(&plan.tile)) {
+    return launch_subpixel(problem, *tile, operands, stream);
+  }
   switch (problem.dtype) {
     case DType::kFloat16: return launch_as<__half>(problem, plan, operands, stream);
     case DType::kBFloat16: return launch_as<__nv_bfloat16>(problem, plan, operands, stream);

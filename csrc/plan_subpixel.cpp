@@ -1,0 +1,62 @@
+#include "plan_subpixel.h"
+
+#include <algorithm>
+
+#include "subpixel.h"
+
+namespace deconv {
+namespace {
+
+constexpr int64_t kSubpixelRoom = 256;  // bytes: parts of the workspace begin at multiples
+
+// Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large.
+// Fitted to timings on an H200 (docs/performance_notes.md).
+double blocks_ms(const Blocks& blocks, DType dtype, bool back) {
+  constexpr double kLaunchMs = 2.5e-3, kBackMs = 4.5e-3;
+  constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
+  const int64_t element = element_size(dtype);
+  const int unit = subpixel_unit(blocks, element);
+  const double apart = unit == kSubpixelAlignment ? 1 : std::max(1.0, kAlone * static_cast<double>(element) / unit);
+  return (back ? kBackMs : kLaunchMs) + static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
+}
+
+PlannerOptions without_subpixel(PlannerOptions options) {
+  auto& names = options.families;
+  names.erase(std::remove(names.begin(), names.end(), "subpixel"), names.end());
+  return options;
+}
+
+}  // namespace
+
+std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                  std::vector<Candidate>* considered) {
+  std::string why = subpixel_refusal(problem);
+  if (why.empty() && !device.has_wgmma && !device.has_mma) why = "needs tensor cores";
+  if (!why.empty()) {
+    if (considered) considered->push_back({"subpixel family", 0, why});
+    return std::nullopt;
+  }
+  const Plan inner = make_plan(subpixel_problem(problem), device, without_subpixel(options));
+  const bool forward = problem.direction == Direction::kForward;
+  const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
+  const auto bytes = [&](const Blocks& blocks) {
+    return round_up(blocks.numel() * element_size(problem.dtype), kSubpixelRoom);
+  };
+  SubpixelPlan plan;
+  plan.inner = std::make_shared<const Plan>(inner);
+  plan.weight_at = plan.output_at + bytes(output);
+  plan.bias_at = plan.weight_at + bytes(weight);
+  plan.inner_at = plan.bias_at + (forward ? bytes(bias) : 0);
+  const double ms = inner.estimate_ms + blocks_ms(output, problem.dtype, forward) +
+                    blocks_ms(weight, problem.dtype, false) +
+                    (problem.has_bias ? blocks_ms(bias, problem.dtype, false) : 0);
+  std::optional<Plan> best;
+  consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
+  return best;
+}
+
+std::string describe(const SubpixelPlan& plan, DType dtype) {
+  return "the output in blocks of the stride, " + describe(*plan.inner, dtype);
+}
+
+}  // namespace deconv

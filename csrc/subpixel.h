@@ -1,0 +1,121 @@
+// A transposed convolution whose stride divides its kernel as one without stride: the output counts in blocks of
+// stride x stride pixels, each of which is one pixel of so many more channels (Shi et al., arXiv 1609.07009). With
+// k = a * stride + r the pixel r of block i + a reads tap a of the sub-kernel r; no tap is a zero.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "plan_arithmetic.h"
+#include "problem.h"
+
+namespace deconv {
+
+inline constexpr int kSubpixelAlignment = 16;  // bytes of a block's row begin at a multiple
+
+// Few channels alone are worth the rewriting; with more, each phase by itself fills a tile of tensor cores.
+inline constexpr int64_t kMostSubpixelChannels = 64;  // of the output, a group
+inline constexpr int64_t kMostSubpixelBytes = 256 << 20;  // of the rewritten output
+
+// A tensor (N, C, H, W) and the same in blocks: (N, blocks down, blocks across, elements of a block), dense.
+struct Blocks {
+  Tensor4 plain;
+  int64_t down = 1, across = 1;  // blocks of an image
+  int64_t height = 1, width = 1;  // pixels of a block
+  int64_t shift_h = 0, shift_w = 0;  // pixels of the first block before the image
+  bool channels_fastest =
+      false;  // of a block's elements: channels in columns in rows, else columns in rows in channels
+  int64_t pitch = 1;  // elements from one block to the next
+
+  int64_t elements() const { return plain.size[1] * height * width; }  // of a block
+  int64_t numel() const { return plain.size[0] * down * across * pitch; }
+};
+
+// Whether lines of pixels with all their channels lie without gaps.
+inline bool is_line_of_channels(const Tensor4& tensor) {
+  return tensor.stride[1] == 1 && tensor.stride[3] == tensor.size[1];
+}
+
+inline Blocks subpixel_blocks(const Problem& problem, const Tensor4& plain) {
+  Blocks b;
+  b.plain = plain;
+  b.height = problem.axis[0].stride;
+  b.width = problem.axis[1].stride;
+  b.channels_fastest = problem.groups == 1 && is_line_of_channels(problem.y);
+  b.pitch = round_up(b.elements(), kSubpixelAlignment / element_size(problem.dtype));
+  return b;
+}
+inline Blocks subpixel_output(const Problem& problem) {
+  Blocks b = subpixel_blocks(problem, problem.y);
+  b.shift_h = problem.axis[0].padding % b.height;
+  b.shift_w = problem.axis[1].padding % b.width;
+  b.down = ceil_div(problem.axis[0].output + b.shift_h, b.height);
+  b.across = ceil_div(problem.axis[1].output + b.shift_w, b.width);
+  return b;
+}
+inline Blocks subpixel_weight(const Problem& problem) {
+  Blocks b = subpixel_blocks(problem, problem.w);
+  b.down = problem.axis[0].kernel / b.height;
+  b.across = problem.axis[1].kernel / b.width;
+  return b;
+}
+// One value for each channel, whatever the pixel.
+inline Blocks subpixel_bias(const Problem& problem) {
+  return subpixel_blocks(problem,
+                         {{1, problem.out_channels, problem.axis[0].stride, problem.axis[1].stride}, {0, 1, 0, 0}});
+}
+
+// Blocks as pixels of so many channels.
+inline Tensor4 as_pixels(const Blocks& blocks) {
+  return {{blocks.plain.size[0], blocks.elements(), blocks.down, blocks.across},
+          {blocks.down * blocks.across * blocks.pitch, 1, blocks.across * blocks.pitch, blocks.pitch}};
+}
+
+// Why the problem can't be seen so; nothing if it can.
+inline std::string subpixel_refusal(const Problem& problem) {
+  const Axis &h = problem.axis[0], &w = problem.axis[1];
+  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
+  if (element_size(problem.dtype) > 4) return "takes float16, bfloat16 and float32";
+  if (h.stride * w.stride == 1) return "takes strides above 1";
+  if (h.dilation != 1 || w.dilation != 1) return "takes dilation 1";
+  if (h.kernel % h.stride != 0 || w.kernel % w.stride != 0) return "takes strides that divide the kernel";
+  if (problem.out_channels_per_group() >= kMostSubpixelChannels) {
+    return "takes fewer than " + std::to_string(kMostSubpixelChannels) + " output channels a group";
+  }
+  const int64_t bytes = subpixel_output(problem).numel() * element_size(problem.dtype);
+  if (bytes > kMostSubpixelBytes) return "takes outputs up to " + std::to_string(kMostSubpixelBytes >> 20) + " MiB";
+  return "";
+}
+
+// The problem as seen after it.
+inline Problem subpixel_problem(const Problem& problem) {
+  Problem p = problem;
+  const Blocks y = subpixel_output(problem), w = subpixel_weight(problem);
+  const int64_t blocks[2] = {y.down, y.across};
+  for (int a = 0; a < 2; ++a) {
+    const Axis& axis = problem.axis[a];
+    p.axis[a] = {axis.input, blocks[a], axis.kernel / axis.stride, 1, axis.padding / axis.stride, 0, 1};
+  }
+  p.out_channels *= y.height * y.width;
+  p.result_layout = Layout::kChannelsLast;
+  p.y = as_pixels(y);
+  p.w = as_pixels(w);
+  return p;
+}
+
+// Bytes that one access may take of a tensor and of its blocks alike, given so aligned pointers.
+inline int subpixel_unit(const Blocks& b, int64_t element) {
+  const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
+  const int64_t line = is_line ? b.plain.size[1] : 1;  // elements of a pixel of a line
+  if (b.plain.stride[3] != line || (b.channels_fastest && !is_line)) return static_cast<int>(element);
+  int64_t bytes = kSubpixelAlignment;
+  const auto fits = [&](int64_t elements) { return elements * element % bytes == 0; };
+  const auto steps_fit = [&](int axis) { return b.plain.size[axis] == 1 || fits(b.plain.stride[axis]); };
+  while (bytes > element && !(fits(b.width * line) && fits(b.shift_w * line) && fits(b.plain.size[3] * line) &&
+                              steps_fit(0) && (is_line || steps_fit(1)) && steps_fit(2))) {
+    bytes /= 2;
+  }
+  return static_cast<int>(bytes);
+}
+
+}  // namespace deconv
