@@ -85,4 +85,21 @@ struct DepthwiseChannelsPlan {
   Divisor by_height, by_chunks_h, by_chunks_w, by_passes_h, by_passes_w;
 };
 
+// Width innermost, one channel a group on either side, kernels of twice the stride (kernels/depthwise/blocks.cuh). The
+// output counts in blocks of the stride, one more along each axis than the input has pixels. A thread has a *run*: 16
+// bytes of columns of one block, in all rows of so many.
+constexpr int depthwise_run(int element) { return 16 / element; }
+struct DepthwiseBlocksPlan {
+  int parts = 1;  // runs of a block's line: lanes, a power of two
+  int line_blocks = 1;  // of the output
+  int segments = 1, segment_rows = 1;  // of an image: rows of blocks (forward) or of the input (grad_input)
+  int warp_blocks = 32;  // grad_input: one less than a warp holds; the last is there for its neighbour alone
+  int64_t positions = 0;  // blocks of all lines of all segments and images
+  int channel_blocks = 1;
+  int shared_bytes = 0;
+  int64_t blocks = 0;
+  int splits = 1;
+  Divisor by_line_blocks, by_segments, by_channel_blocks;
+};
+
 }  // namespace deconv

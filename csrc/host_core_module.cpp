@@ -590,6 +590,16 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("tables_at", &NarrowConvPlan::tables_at)
       .def_readonly("shared_bytes", &NarrowConvPlan::shared_bytes)
       .def_readonly("columns_adjacent", &NarrowConvPlan::columns_adjacent);
+  py::class_<DepthwiseBlocksPlan>(m, "DepthwiseBlocksPlan")
+      .def_readonly("parts", &DepthwiseBlocksPlan::parts)
+      .def_readonly("line_blocks", &DepthwiseBlocksPlan::line_blocks)
+      .def_readonly("segments", &DepthwiseBlocksPlan::segments)
+      .def_readonly("segment_rows", &DepthwiseBlocksPlan::segment_rows)
+      .def_readonly("warp_blocks", &DepthwiseBlocksPlan::warp_blocks)
+      .def_readonly("positions", &DepthwiseBlocksPlan::positions)
+      .def_readonly("channel_blocks", &DepthwiseBlocksPlan::channel_blocks)
+      .def_readonly("shared_bytes", &DepthwiseBlocksPlan::shared_bytes)
+      .def_readonly("blocks", &DepthwiseBlocksPlan::blocks);
   py::class_<SubpixelPlan>(m, "SubpixelPlan")
       .def_property_readonly("inner", [](const SubpixelPlan& p) { return *p.inner; })
       .def_readonly("output_at", &SubpixelPlan::output_at)

@@ -199,6 +199,7 @@ const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
+const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }

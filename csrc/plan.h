@@ -36,8 +36,8 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, HopperConvPlan,
-               HopperWeightPlan, HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan,
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
+               HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan,
                HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan>
       tile;
   int64_t workspace_bytes = 0;

@@ -433,7 +433,12 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
     considered->push_back(
         {"depthwise family" + (draft.tile.empty() ? "" : ", " + draft.tile), draft.plan.estimate_ms, draft.refusal});
   }
-  return draft.refusal.empty() ? std::optional(draft.plan) : std::nullopt;
+  std::optional<Plan> best = draft.refusal.empty() ? std::optional(draft.plan) : std::nullopt;
+  if (const std::optional<Plan> blocks = plan_depthwise_blocks(problem, device)) {
+    consider_plan(best, "depthwise family", std::get<DepthwiseBlocksPlan>(blocks->tile), 0, blocks->estimate_ms,
+                  problem.dtype, considered);
+  }
+  return best;
 }
 
 }  // namespace deconv

@@ -9,7 +9,10 @@ namespace deconv {
 
 // Nothing where the family does not serve the problem; `considered` then holds the reason.
 std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+// Of layers that enlarge (DepthwiseBlocksPlan), for plan_depthwise.
+std::optional<Plan> plan_depthwise_blocks(const Problem& problem, const Device& device);
 std::string describe(const DepthwisePlanesPlan& plan, DType dtype);
+std::string describe(const DepthwiseBlocksPlan& plan, DType dtype);
 std::string describe(const DepthwiseChannelsPlan& plan, DType dtype);
 
 }  // namespace deconv

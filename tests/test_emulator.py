@@ -308,6 +308,43 @@ def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
         call.check()
 
 
+# One thread a block and several, whole runs and halves, several segments, paddings beyond the stride, more output than
+# the last block covers.
+ENLARGED = [
+    case("by_four", 1, 2, 6, 9, 2, (6, 8), (3, 4), (1, 2), (0, 0), g=2),
+    case("by_eight", 2, 5, 5, 33, 5, 16, 8, 4, g=5),
+    case("by_eight_whole", 1, 3, 40, 16, 3, (4, 16), (2, 8), (1, 0), g=3),
+    case("by_sixteen", 1, 2, 3, 5, 2, (4, 32), (2, 16), (3, 20), (1, 8), g=2),
+    case("behind", 1, 2, 3, 5, 2, 16, 8, (1, 4), (2, 4), g=2),
+    case("by_thirty_two", 1, 2, 2, 3, 2, 64, 32, 16, g=2),
+]
+
+
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+@pytest.mark.parametrize("one", ENLARGED, ids=lambda one: one["name"])
+def test_blocks_of_the_depthwise_family(one: Case, direction: str) -> None:
+    for mode in ("float32", "float16", "bfloat16"):
+        call = Call(one, direction, mode, "contiguous", "depthwise")
+        plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "warp_blocks")]
+        refused = (one["name"] == "by_four" and mode != "float32") or (one["name"], direction) == ("behind", "forward")
+        assert len(plans) == (0 if refused else 1)
+        if plans:
+            replace(call, plan=plans[0]).check()
+            _check_odd_addresses(replace(call, plan=plans[0]))
+
+
+def _check_odd_addresses(call: Call) -> None:
+    """Operands and result one element behind where they were."""
+    operands = call.operands()
+    expected = call.reference(operands)
+    for name in (*OPERANDS[call.direction], RESULTS[call.direction]):
+        values, pack = operands[name], 16 // call.dtype.itemsize
+        around = torch.full((values.numel() + 2 * MARGIN,), float("nan"), dtype=call.dtype)
+        offset = MARGIN + (1 - around.data_ptr() // call.dtype.itemsize - MARGIN) % pack
+        operands[name] = around.as_strided(values.shape, values.stride(), offset).copy_(values)
+    assert relative_error(call.emulate(operands, 0), expected) <= MODES[call.mode]
+
+
 @pytest.mark.parametrize("direction", list(RESULTS))
 def test_blocks_of_tensors_of_any_strides(direction: str) -> None:
     """Output and weight in unlike layouts, columns apart, and addresses at which only elements are aligned."""

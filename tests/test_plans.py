@@ -27,7 +27,7 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 THREADS, THREAD_ROWS = 256, 8
 SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
-DEPTHWISE_PLANS = (core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan)
+DEPTHWISE_PLANS = (core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan, core.DepthwiseBlocksPlan)
 WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
 many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -442,8 +442,29 @@ def _check_depthwise_channels(plan: Any, one: Case, direction: str) -> None:
     assert plan.blocks == plan.blocks_inner * plan.blocks_w * plan.blocks_h * plan.row_phases * one["n"]
 
 
+def _check_depthwise_blocks(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Blocks of the output, in warps that overlap by one in grad_input, hold every pixel of the result once."""
+    size, forward = 4 if dtype == "float32" else 2, direction == "forward"
+    assert one["g"] == one["ci"] == one["co"]
+    assert all(kernel == 2 * stride for kernel, stride in zip(one["k"], one["s"], strict=True))
+    assert plan.parts * 16 == one["s"][1] * size
+    assert plan.line_blocks == one["w"] + 1
+    assert plan.warp_blocks == 32 // plan.parts - (0 if forward else 1) > 0
+    _blocks_cover(plan.segments, plan.segment_rows, one["h"] + 1 if forward else one["h"])
+    assert plan.positions == one["n"] * plan.segments * plan.line_blocks
+    _blocks_cover(plan.channel_blocks, plan.warp_blocks * core.DEPTHWISE_THREADS // 32, plan.positions)
+    assert plan.blocks == plan.channel_blocks * one["g"]
+    assert plan.shared_bytes == one["s"][0] * one["s"][1] * 16 <= 44 << 10
+    for extent, pixels, stride, pad in zip(output_size(one), (one["h"], one["w"]), one["s"], one["p"], strict=True):
+        assert not forward or (pixels + 1) * stride - pad >= extent
+
+
 def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
     """One source or result channel a group; threads, blocks and splits cover each pixel and each tap once."""
+    if isinstance(plan, core.DepthwiseBlocksPlan):
+        assert workspace == 0
+        _check_depthwise_blocks(plan, one, direction, dtype)
+        return
     assert one["g"] in (one["ci"], one["co"])
     assert plan.weight_gradient == (direction == "grad_weight")
     accumulator = 8 if dtype == "float64" else 4
@@ -1912,7 +1933,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
         for families in FAMILIES
     }
     assert considered["depthwise"].startswith("    depthwise family")
-    assert considered["depthwise"].count("\n") == 1
+    assert considered["depthwise"].count("\n") == considered["depthwise"].count("    depthwise family, ")
     assert "depthwise" not in considered["gather"]
 
 

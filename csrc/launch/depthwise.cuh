@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "../correlation.h"
+#include "../kernels/depthwise/blocks.cuh"
 #include "../kernels/depthwise/channels.cuh"
 #include "../kernels/depthwise/planes.cuh"
 #include "../operands.h"
@@ -124,6 +125,38 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan
                                         depthwise_channels_weight_kernel<T, 1, kWide>,
                                         depthwise_channels_weight_kernel<T, 1, kNarrow>);
   return error == cudaSuccess ? add_splits(params, stream) : error;
+}
+
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseBlocksPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  const bool forward = problem.direction == Direction::kForward;
+  const DepthwiseStrides input = strides(problem.x), output = strides(problem.y), weight = strides(problem.w);
+  DepthwiseBlocksParams<T> p;
+  p.source = static_cast<const T*>(forward ? operands.x : operands.y);
+  p.weight = static_cast<const T*>(operands.w);
+  p.bias = static_cast<const T*>(operands.bias);
+  p.result = static_cast<T*>(operands.result);
+  p.input_n = input.n, p.input_c = input.c, p.input_h = input.h, p.input_w = input.w;
+  p.output_n = output.n, p.output_c = output.c, p.output_h = output.h;
+  p.weight_c = weight.n, p.weight_h = weight.h, p.weight_w = weight.w;
+  p.input_rows = static_cast<int>(problem.axis[0].input);
+  p.input_columns = static_cast<int>(problem.axis[1].input);
+  p.output_rows = static_cast<int>(problem.axis[0].output);
+  p.output_columns = static_cast<int>(problem.axis[1].output);
+  for (int a = 0; a < 2; ++a) {
+    p.stride[a] = static_cast<int>(problem.axis[a].stride);
+    p.padding[a] = static_cast<int>(problem.axis[a].padding);
+  }
+  const int64_t run = depthwise_run(sizeof(T));
+  const auto fits = [&](int64_t step) { return step % run == 0; };
+  const bool whole = fits(p.padding[1]) && fits(p.output_n) && fits(p.output_c) && fits(p.output_h) &&
+                     fits(p.output_columns);
+  const void* const moved = forward ? operands.result : operands.y;
+  p.access = whole && is_aligned(moved, 16) ? 16 : is_aligned(moved, 8) ? 8 : static_cast<int>(sizeof(T));
+  p.plan = plan;
+  return launch_kernel(forward ? depthwise_blocks_forward<T> : depthwise_blocks_grad_input<T>, plan.blocks,
+                       kDepthwiseThreads, plan.shared_bytes, stream, p);
 }
 
 }  // namespace deconv
