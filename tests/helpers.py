@@ -1,4 +1,6 @@
-"""Error measures, memory layouts and dirty memory, for the tests."""
+"""Error measures, memory layouts, dirty memory and the text of explain, for the tests."""
+
+import re
 
 import torch
 from torch import Tensor
@@ -29,6 +31,16 @@ def assert_close(result: Tensor, reference: Tensor, length: int = 1, slack: floa
     error = relative_error(result, reference)
     limit = slack * bound(result.dtype, length)
     assert error <= limit, f"relative error {error:.3e}, the bound is {limit:.3e}"
+
+
+def assert_plan_is_the_quickest(text: str) -> None:
+    """`explain`'s plan is what it considered with the lowest estimate."""
+    plan, considered = text.split("  considered:\n")
+    times = [float(ms) for ms in re.findall(r"^    \w+ family, .*: about ([\d.e+-]+) ms$", considered, re.MULTILINE)]
+    found = re.search(r"^  plan: \w+ family, .*, about ([\d.e+-]+) ms$", plan, re.MULTILINE)
+    assert found is not None, text
+    assert len(times) > 1
+    assert float(found[1]) == min(times), text
 
 
 def poison(device: str, *sizes: int) -> None:
