@@ -629,6 +629,8 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("depth_steps", &Col2imConvPlan::depth_steps)
       .def_readonly("all_depth_steps", &Col2imConvPlan::all_depth_steps)
       .def_readonly("chunks", &Col2imConvPlan::chunks)
+      .def_readonly("output_in_place", &SubpixelPlan::output_in_place)
+      .def_readonly("weight_in_place", &SubpixelPlan::weight_in_place)
       .def_readonly("slots", &Col2imConvPlan::slots)
       .def_readonly("slot_bytes", &Col2imConvPlan::slot_bytes)
       .def_readonly("segment_blocks", &Col2imConvPlan::segment_blocks)

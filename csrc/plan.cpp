@@ -213,7 +213,8 @@ const char* family(const Col2imConvPlan&) { return "col2im"; }
 const char* family(const SubpixelPlan&) { return "subpixel"; }
 
 std::string describe_launch(const SubpixelPlan& plan) {
-  return "operands to blocks and results back by kernels of their own, and between them " +
+  const bool rewrites = !plan.output_in_place || !plan.weight_in_place;
+  return (rewrites ? "operands to blocks and results back by kernels of their own, and between them " : "") +
          std::visit([](const auto& tile) { return describe_launch(tile); }, plan.inner->tile);
 }
 

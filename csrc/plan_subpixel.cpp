@@ -44,11 +44,13 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   };
   SubpixelPlan plan;
   plan.inner = std::make_shared<const Plan>(inner);
-  plan.weight_at = plan.output_at + bytes(output);
-  plan.bias_at = plan.weight_at + bytes(weight);
+  plan.output_in_place = output.in_place();
+  plan.weight_in_place = weight.in_place();
+  plan.weight_at = plan.output_at + (plan.output_in_place ? 0 : bytes(output));
+  plan.bias_at = plan.weight_at + (plan.weight_in_place ? 0 : bytes(weight));
   plan.inner_at = plan.bias_at + (forward ? bytes(bias) : 0);
-  const double ms = inner.estimate_ms + blocks_ms(output, problem.dtype, forward) +
-                    blocks_ms(weight, problem.dtype, false) +
+  const double ms = inner.estimate_ms + (plan.output_in_place ? 0 : blocks_ms(output, problem.dtype, forward)) +
+                    (plan.weight_in_place ? 0 : blocks_ms(weight, problem.dtype, false)) +
                     (problem.has_bias ? blocks_ms(bias, problem.dtype, false) : 0);
   std::optional<Plan> best;
   consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
@@ -56,7 +58,8 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
 }
 
 std::string describe(const SubpixelPlan& plan, DType dtype) {
-  return "the output in blocks of the stride, " + describe(*plan.inner, dtype);
+  return (plan.output_in_place ? "images of one pixel as columns, " : "the output in blocks of the stride, ") +
+         describe(*plan.inner, dtype);
 }
 
 }  // namespace deconv

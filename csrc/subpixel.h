@@ -1,9 +1,13 @@
 // A transposed convolution whose stride divides its kernel as one without stride: the output counts in blocks of
 // stride x stride pixels, each of which is one pixel of so many more channels (Shi et al., arXiv 1609.07009). With
 // k = a * stride + r the pixel r of block i + a reads tap a of the sub-kernel r; no tap is a zero.
+//
+// An input of one pixel meets no other whatever the stride, so there a block has the whole kernel, and the layer is a
+// product of matrices: images are its pixels, and operands mostly lie as blocks already.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "plan_arithmetic.h"
@@ -17,6 +21,12 @@ inline constexpr int kSubpixelAlignment = 16;  // bytes of a block's row begin a
 inline constexpr int64_t kMostSubpixelChannels = 64;  // of the output, a group
 inline constexpr int64_t kMostSubpixelBytes = 256 << 20;  // of the rewritten output
 
+// The pixels of a block along an axis.
+inline int64_t subpixel_stride(const Axis& axis) {
+  return axis.input == 1 && axis.dilation == 1 ? axis.kernel : axis.stride;
+}
+inline bool is_one_pixel(const Problem& problem) { return problem.axis[0].input == 1 && problem.axis[1].input == 1; }
+
 // A tensor (N, C, H, W) and the same in blocks: (N, blocks down, blocks across, elements of a block), dense.
 struct Blocks {
   Tensor4 plain;
@@ -29,6 +39,15 @@ struct Blocks {
 
   int64_t elements() const { return plain.size[1] * height * width; }  // of a block
   int64_t numel() const { return plain.size[0] * down * across * pitch; }
+  // Whether the tensor lies as its blocks do: a block an image, without gaps.
+  bool in_place() const {
+    const std::array<int64_t, 4> steps = channels_fastest
+                                             ? std::array<int64_t, 4>{pitch, 1, width * plain.size[1], plain.size[1]}
+                                             : std::array<int64_t, 4>{pitch, height * width, width, 1};
+    bool lies = down * across == 1 && elements() == pitch && plain.size[2] == height && plain.size[3] == width;
+    for (int d = 0; d < 4; ++d) lies = lies && (plain.size[d] == 1 || plain.stride[d] == steps[d]);
+    return lies;
+  }
 };
 
 // Whether lines of pixels with all their channels lie without gaps.
@@ -39,8 +58,8 @@ inline bool is_line_of_channels(const Tensor4& tensor) {
 inline Blocks subpixel_blocks(const Problem& problem, const Tensor4& plain) {
   Blocks b;
   b.plain = plain;
-  b.height = problem.axis[0].stride;
-  b.width = problem.axis[1].stride;
+  b.height = subpixel_stride(problem.axis[0]);
+  b.width = subpixel_stride(problem.axis[1]);
   b.channels_fastest = problem.groups == 1 && is_line_of_channels(problem.y);
   b.pitch = round_up(b.elements(), kSubpixelAlignment / element_size(problem.dtype));
   return b;
@@ -61,8 +80,9 @@ inline Blocks subpixel_weight(const Problem& problem) {
 }
 // One value for each channel, whatever the pixel.
 inline Blocks subpixel_bias(const Problem& problem) {
-  return subpixel_blocks(problem,
-                         {{1, problem.out_channels, problem.axis[0].stride, problem.axis[1].stride}, {0, 1, 0, 0}});
+  return subpixel_blocks(
+      problem,
+      {{1, problem.out_channels, subpixel_stride(problem.axis[0]), subpixel_stride(problem.axis[1])}, {0, 1, 0, 0}});
 }
 
 // Blocks as pixels of so many channels.
@@ -71,19 +91,28 @@ inline Tensor4 as_pixels(const Blocks& blocks) {
           {blocks.down * blocks.across * blocks.pitch, 1, blocks.across * blocks.pitch, blocks.pitch}};
 }
 
+// Images of one pixel as columns of one image.
+inline Tensor4 as_columns(const Tensor4& tensor) {
+  const int64_t step = tensor.stride[0], image = tensor.size[0] * step;
+  return {{1, tensor.size[1], 1, tensor.size[0]}, {image, tensor.stride[1], image, step}};
+}
+
 // Why the problem can't be seen so; nothing if it can.
 inline std::string subpixel_refusal(const Problem& problem) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (element_size(problem.dtype) > 4) return "takes float16, bfloat16 and float32";
-  if (h.stride * w.stride == 1) return "takes strides above 1";
+  const int64_t stride_h = subpixel_stride(h), stride_w = subpixel_stride(w);
+  if (stride_h * stride_w == 1) return "takes strides above 1, and inputs of one pixel with larger kernels";
   if (h.dilation != 1 || w.dilation != 1) return "takes dilation 1";
-  if (h.kernel % h.stride != 0 || w.kernel % w.stride != 0) return "takes strides that divide the kernel";
-  if (problem.out_channels_per_group() >= kMostSubpixelChannels) {
+  if (h.kernel % stride_h != 0 || w.kernel % stride_w != 0) return "takes strides that divide the kernel";
+  if (problem.out_channels_per_group() >= kMostSubpixelChannels && !is_one_pixel(problem)) {
     return "takes fewer than " + std::to_string(kMostSubpixelChannels) + " output channels a group";
   }
-  const int64_t bytes = subpixel_output(problem).numel() * element_size(problem.dtype);
-  if (bytes > kMostSubpixelBytes) return "takes outputs up to " + std::to_string(kMostSubpixelBytes >> 20) + " MiB";
+  const Blocks output = subpixel_output(problem);
+  const int64_t bytes = output.numel() * element_size(problem.dtype);
+  if (bytes > kMostSubpixelBytes && !output.in_place())
+    return "takes outputs up to " + std::to_string(kMostSubpixelBytes >> 20) + " MiB";
   return "";
 }
 
@@ -94,12 +123,19 @@ inline Problem subpixel_problem(const Problem& problem) {
   const int64_t blocks[2] = {y.down, y.across};
   for (int a = 0; a < 2; ++a) {
     const Axis& axis = problem.axis[a];
-    p.axis[a] = {axis.input, blocks[a], axis.kernel / axis.stride, 1, axis.padding / axis.stride, 0, 1};
+    const int64_t stride = subpixel_stride(axis);
+    p.axis[a] = {axis.input, blocks[a], axis.kernel / stride, 1, axis.padding / stride, 0, 1};
   }
   p.out_channels *= y.height * y.width;
   p.result_layout = Layout::kChannelsLast;
   p.y = as_pixels(y);
   p.w = as_pixels(w);
+  if (is_one_pixel(problem) && y.down * y.across == 1 && p.axis[0].padding + p.axis[1].padding == 0) {
+    p.axis[1].input = p.axis[1].output = p.batch;
+    p.batch = 1;
+    p.x = as_columns(p.x);
+    p.y = as_columns(p.y);
+  }
   return p;
 }
 

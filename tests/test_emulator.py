@@ -296,6 +296,10 @@ BLOCKS = [
     case("one_channel", 3, 24, 4, 5, 1, (6, 4), (3, 2), (0, 3), (2, 0)),
     case("narrow_units", 1, 16, 3, 18, 5, 4, 2, 1),
     case("two_in_a_block", 2, 3, 6, 1, 1, (2, 4), (1, 2), (1, 0)),
+    case("one_pixel", 5, 20, 1, 1, 40, 4, 1),
+    case("one_pixel_in_groups", 3, 32, 1, 1, 48, (3, 5), (2, 1), g=2),
+    case("one_pixel_padded", 4, 24, 1, 1, 16, 4, 2, 1),
+    case("one_row", 2, 16, 1, 6, 8, (3, 4), 2, (0, 1)),
 ]
 
 
@@ -305,6 +309,9 @@ def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
     for mode, layout in itertools.product(("float32", "tf32", "float16"), LAYOUTS):
         call = Call(one, direction, mode, layout, "subpixel")
         assert call.is_served_by("subpixel")
+        one_pixel, one_order = one["name"].startswith("one_pixel"), layout == "contiguous" or one["g"] == 1
+        assert call.plan.tile.output_in_place == (one_pixel and one["p"] == (0, 0) and one_order)
+        assert call.plan.tile.weight_in_place == ((one_pixel or one["k"] == one["s"]) and one_order)
         call.check()
 
 

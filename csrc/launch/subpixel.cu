@@ -76,18 +76,25 @@ cudaError_t launch_subpixel(const Problem& problem, const SubpixelPlan& plan, co
   inner.workspace = workspace + plan.inner_at;
   Start start = Start::kAfter;
   cudaError_t error = cudaSuccess;
-  const auto to_blocks = [&](const Blocks& blocks, const void*& operand, void* at) {
+  const auto to_blocks = [&](const Blocks& blocks, bool in_place, const void*& operand, void* at) {
+    if (in_place) return;
     if (error == cudaSuccess) error = launch_blocks<true>(blocks, problem.dtype, operand, at, stream, start);
     operand = at;
     start = Start::kEarly;
   };
-  if (problem.direction != Direction::kForward) to_blocks(subpixel_output(problem), inner.y, output);
-  if (problem.direction != Direction::kGradWeight) to_blocks(subpixel_weight(problem), inner.w, weight);
-  if (operands.bias) to_blocks(subpixel_bias(problem), inner.bias, workspace + plan.bias_at);
-  if (problem.direction == Direction::kForward) inner.result = output;
-  if (problem.direction == Direction::kGradWeight) inner.result = weight;
+  if (problem.direction != Direction::kForward) {
+    to_blocks(subpixel_output(problem), plan.output_in_place, inner.y, output);
+  }
+  if (problem.direction != Direction::kGradWeight) {
+    to_blocks(subpixel_weight(problem), plan.weight_in_place, inner.w, weight);
+  }
+  if (operands.bias) to_blocks(subpixel_bias(problem), false, inner.bias, workspace + plan.bias_at);
+  const bool in_place = problem.direction == Direction::kForward      ? plan.output_in_place
+                        : problem.direction == Direction::kGradWeight ? plan.weight_in_place
+                                                                      : true;
+  if (!in_place) inner.result = problem.direction == Direction::kForward ? output : weight;
   if (error == cudaSuccess) error = launch(subpixel_problem(problem), *plan.inner, inner, stream);
-  if (error != cudaSuccess || problem.direction == Direction::kGradInput) return error;
+  if (error != cudaSuccess || in_place) return error;
   const Blocks blocks = problem.direction == Direction::kForward ? subpixel_output(problem) : subpixel_weight(problem);
   return launch_blocks<false>(blocks, problem.dtype, inner.result, operands.result, stream, Start::kAfter);
 }
