@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "divisor.h"
 
@@ -35,6 +36,7 @@ struct DepthwiseStage {
 // `columns` wide and, in each phase of the height, `rows` high. It belongs to the result in forward and grad_input, to
 // the input in grad_weight.
 struct DepthwisePlanesPlan {
+  static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
   int phases = 1;  // of the width that lie in a thread's columns; kDepthwiseColumns: each column finds its own taps
   int columns = kDepthwiseColumns;
@@ -66,6 +68,7 @@ struct DepthwisePlanesPlan {
 // channels, of all phases of the width one after the other), each with `vector` neighbours; the other threads take
 // strips of depthwise_strip pixels, slots_w beside each other and slots_h below.
 struct DepthwiseChannelsPlan {
+  static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
   int vector = 1;
   int lanes = 32;
@@ -90,6 +93,7 @@ struct DepthwiseChannelsPlan {
 // bytes of columns of one block, in all rows of so many.
 constexpr int depthwise_run(int element) { return 16 / element; }
 struct DepthwiseBlocksPlan {
+  static constexpr int threads = kDepthwiseThreads;
   int parts = 1;  // runs of a block's line: lanes, a power of two
   int line_blocks = 1;  // of the output
   int segments = 1, segment_rows = 1;  // of an image: rows of blocks (forward) or of the input (grad_input)
@@ -100,6 +104,67 @@ struct DepthwiseBlocksPlan {
   int64_t blocks = 0;
   int splits = 1;
   Divisor by_line_blocks, by_segments, by_channel_blocks;
+};
+
+// Channels innermost, otherwise as DepthwiseBlocksPlan, forward alone (kernels/depthwise/packs.cuh). A line's columns
+// and channels count in packs of 16 bytes.
+struct DepthwisePacksPlan {
+  int block_packs = 1, line_packs = 1;  // of a row of a block, of a line of the output
+  int threads = kDepthwiseThreads;
+  int steps = 1;  // blocks of a segment of a line, which a thread takes one after the other
+  int splits = 1;
+  int shared_bytes = 0;
+  int64_t blocks = 0;
+  Divisor by_parts, by_segments, by_block_rows, by_block_packs, by_channels;
+};
+
+// One channel a group on either side, a small square kernel without dilation, either layout
+// (kernels/depthwise/rows.cuh). The kernel and the stride are known at compile time. A thread has so many columns of
+// the input, and `stride` times as many of the output: 16 bytes of them; where channels are innermost some pixels of 4
+// bytes of channels, as many as registers hold.
+constexpr int depthwise_rows_channels(int element, bool channels_inner) { return channels_inner ? 4 / element : 1; }
+constexpr int depthwise_rows_columns(int element, int stride, int kernel, bool channels_inner, bool weight_gradient) {
+  const int of_channels = kernel < 5 ? (weight_gradient ? 8 : 4 * element) : 2 * element;
+  return (channels_inner ? of_channels : 16 / element) / stride;
+}
+// Blocks of a multiprocessor for which registers suffice.
+constexpr int depthwise_rows_blocks(int kernel, bool channels_inner, bool weight_gradient) {
+  if (kernel >= 5) return channels_inner && weight_gradient ? 1 : 2;
+  return channels_inner ? 2 : 4;
+}
+// Of the width. With it an output of `stride` times the input's width has its rows where the input has its own; of
+// channels innermost any other that differs by multiples of the stride.
+constexpr int depthwise_rows_padding(int kernel, int stride) { return (kernel - stride + 1) / 2; }
+// Rows of the input that meet one of the output at most (forward: in so many steps a row of the output is complete).
+constexpr int depthwise_rows_history(int kernel, int stride) { return (kernel + stride - 1) / stride; }
+// Calls use(stride, kernel) with each that has kernels, until it returns true.
+template <class Use>
+constexpr bool any_depthwise_rows(Use&& use) {
+  return use(std::integral_constant<int, 1>(), std::integral_constant<int, 3>()) ||
+         use(std::integral_constant<int, 1>(), std::integral_constant<int, 5>()) ||
+         use(std::integral_constant<int, 2>(), std::integral_constant<int, 2>()) ||
+         use(std::integral_constant<int, 2>(), std::integral_constant<int, 3>()) ||
+         use(std::integral_constant<int, 2>(), std::integral_constant<int, 4>());
+}
+struct DepthwiseRowsPlan {
+  bool weight_gradient = false;
+  bool channels_inner = false;
+  int stride = 1, kernel = 3;
+  // Threads beside each other, a power of two: along a line of the image or a part of it, or along the channels.
+  int lanes = 32;
+  int line_runs = 1;  // threads' columns of a line
+  // Parts of a line: of width innermost as many lanes as a warp has, of which the outermost are there for their
+  // neighbours alone if there are several; of channels innermost each a thread's columns.
+  int parts = 1, part_runs = 1;
+  int shift = 0;  // input columns by which the padding is more than depthwise_rows_padding
+  int first_row = 0;  // forward: the row of the input with which the first output row is complete
+  int segments = 1, segment_rows = 1;  // of an image: steps of a thread that complete a row of the result
+  int64_t units = 0;  // parts of all segments of all images
+  int unit_blocks = 1, channel_blocks = 1, threads = kDepthwiseThreads;
+  int splits = 1;  // grad_weight: unit_blocks
+  int shared_bytes = 0;
+  int64_t blocks = 0;
+  Divisor by_parts, by_segments, by_channel_blocks;
 };
 
 }  // namespace deconv

@@ -600,8 +600,37 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("channel_blocks", &DepthwiseBlocksPlan::channel_blocks)
       .def_readonly("shared_bytes", &DepthwiseBlocksPlan::shared_bytes)
       .def_readonly("blocks", &DepthwiseBlocksPlan::blocks);
+  py::class_<DepthwisePacksPlan>(m, "DepthwisePacksPlan")
+      .def_readonly("block_packs", &DepthwisePacksPlan::block_packs)
+      .def_readonly("line_packs", &DepthwisePacksPlan::line_packs)
+      .def_readonly("threads", &DepthwisePacksPlan::threads)
+      .def_readonly("steps", &DepthwisePacksPlan::steps)
+      .def_readonly("shared_bytes", &DepthwisePacksPlan::shared_bytes)
+      .def_readonly("blocks", &DepthwisePacksPlan::blocks);
+  py::class_<DepthwiseRowsPlan>(m, "DepthwiseRowsPlan")
+      .def_readonly("weight_gradient", &DepthwiseRowsPlan::weight_gradient)
+      .def_readonly("channels_inner", &DepthwiseRowsPlan::channels_inner)
+      .def_readonly("stride", &DepthwiseRowsPlan::stride)
+      .def_readonly("kernel", &DepthwiseRowsPlan::kernel)
+      .def_readonly("lanes", &DepthwiseRowsPlan::lanes)
+      .def_readonly("line_runs", &DepthwiseRowsPlan::line_runs)
+      .def_readonly("parts", &DepthwiseRowsPlan::parts)
+      .def_readonly("part_runs", &DepthwiseRowsPlan::part_runs)
+      .def_readonly("shift", &DepthwiseRowsPlan::shift)
+      .def_readonly("first_row", &DepthwiseRowsPlan::first_row)
+      .def_readonly("segments", &DepthwiseRowsPlan::segments)
+      .def_readonly("segment_rows", &DepthwiseRowsPlan::segment_rows)
+      .def_readonly("units", &DepthwiseRowsPlan::units)
+      .def_readonly("unit_blocks", &DepthwiseRowsPlan::unit_blocks)
+      .def_readonly("channel_blocks", &DepthwiseRowsPlan::channel_blocks)
+      .def_readonly("threads", &DepthwiseRowsPlan::threads)
+      .def_readonly("splits", &DepthwiseRowsPlan::splits)
+      .def_readonly("shared_bytes", &DepthwiseRowsPlan::shared_bytes)
+      .def_readonly("blocks", &DepthwiseRowsPlan::blocks);
   py::class_<SubpixelPlan>(m, "SubpixelPlan")
       .def_property_readonly("inner", [](const SubpixelPlan& p) { return *p.inner; })
+      .def_readonly("output_in_place", &SubpixelPlan::output_in_place)
+      .def_readonly("weight_in_place", &SubpixelPlan::weight_in_place)
       .def_readonly("output_at", &SubpixelPlan::output_at)
       .def_readonly("weight_at", &SubpixelPlan::weight_at)
       .def_readonly("bias_at", &SubpixelPlan::bias_at)
@@ -629,8 +658,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("depth_steps", &Col2imConvPlan::depth_steps)
       .def_readonly("all_depth_steps", &Col2imConvPlan::all_depth_steps)
       .def_readonly("chunks", &Col2imConvPlan::chunks)
-      .def_readonly("output_in_place", &SubpixelPlan::output_in_place)
-      .def_readonly("weight_in_place", &SubpixelPlan::weight_in_place)
       .def_readonly("slots", &Col2imConvPlan::slots)
       .def_readonly("slot_bytes", &Col2imConvPlan::slot_bytes)
       .def_readonly("segment_blocks", &Col2imConvPlan::segment_blocks)
@@ -682,6 +709,9 @@ PYBIND11_MODULE(_host_core, m) {
   m.def("quotient", [](int n, int64_t divisor) { return divide_by(divisor).quotient(n); });
   m.def("depthwise_rows", &depthwise_rows);
   m.def("depthwise_strip", &depthwise_strip);
+  m.def("depthwise_rows_columns", &depthwise_rows_columns);
+  m.def("depthwise_rows_padding", &depthwise_rows_padding);
+  m.def("depthwise_rows_history", &depthwise_rows_history);
   m.attr("DEPTHWISE_IMAGES") = kDepthwiseImages;
   m.attr("MMA_STAGES") = kMmaStages;
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;

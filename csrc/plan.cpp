@@ -100,7 +100,7 @@ std::string describe_launch(const GatherWeightPlan& plan) {
 template <class DepthwisePlan>
 std::string describe_launch(const DepthwisePlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << kDepthwiseThreads << " threads, " << plan.shared_bytes
+  text << plan.blocks << " blocks of " << plan.threads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.splits
        << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
   return text.str();
@@ -200,6 +200,8 @@ const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
+const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
+const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }

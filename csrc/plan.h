@@ -37,8 +37,9 @@ struct Device {
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
-               HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan,
-               HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan>
+               DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan,
+               HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan,
+               NarrowConvPlan, Col2imConvPlan, SubpixelPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

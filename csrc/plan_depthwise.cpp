@@ -434,9 +434,16 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
         {"depthwise family" + (draft.tile.empty() ? "" : ", " + draft.tile), draft.plan.estimate_ms, draft.refusal});
   }
   std::optional<Plan> best = draft.refusal.empty() ? std::optional(draft.plan) : std::nullopt;
-  if (const std::optional<Plan> blocks = plan_depthwise_blocks(problem, device)) {
-    consider_plan(best, "depthwise family", std::get<DepthwiseBlocksPlan>(blocks->tile), 0, blocks->estimate_ms,
-                  problem.dtype, considered);
+  if (refusal(problem).empty()) {
+    const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
+      if (!plan) return;
+      tile = std::get<decltype(tile)>(plan->tile);
+      consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype,
+                    considered);
+    };
+    consider(plan_depthwise_blocks(problem, device), DepthwiseBlocksPlan());
+    consider(plan_depthwise_packs(problem, device), DepthwisePacksPlan());
+    consider(plan_depthwise_rows(problem, device), DepthwiseRowsPlan());
   }
   return best;
 }

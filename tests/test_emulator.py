@@ -340,6 +340,59 @@ def test_blocks_of_the_depthwise_family(one: Case, direction: str) -> None:
             _check_odd_addresses(replace(call, plan=plans[0]))
 
 
+# Blocks of one pack and many, packs of several columns and of one in parts, segments that end within a line, paddings
+# beyond the stride, more output than the last block covers, threads without packs.
+ENLARGED_CHANNELS = [
+    case("three", 2, 3, 5, 9, 3, (4, 16), (2, 8), (1, 3), (0, 6), g=3),
+    case("twenty_one", 1, 21, 4, 11, 21, 16, 8, 4, g=21),
+    case("forty", 2, 40, 3, 45, 40, (2, 4), (1, 2), (1, 2), (0, 0), g=40),
+    case("two_hundred", 1, 200, 3, 4, 200, (6, 4), (3, 2), (4, 1), (2, 0), g=200),
+    case("far", 1, 4, 3, 5, 4, (4, 8), (2, 4), (3, 6), (1, 0), g=4),
+]
+
+
+@pytest.mark.parametrize("one", ENLARGED_CHANNELS, ids=lambda one: one["name"])
+def test_packs_of_the_depthwise_family(one: Case) -> None:
+    for mode in ("float32", "float16", "bfloat16"):
+        call = Call(one, "forward", mode, "channels_last", "depthwise")
+        plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "block_packs")]
+        assert len(plans) == 1
+        replace(call, plan=plans[0]).check()
+        _check_odd_addresses(replace(call, plan=plans[0]))
+
+
+# Every compiled kernel and stride, several segments, lines in parts (width innermost), lanes and threads without
+# columns, paddings of the height that the width has not, several blocks of channels and paddings that move them
+# (channels innermost).
+ROWS = [
+    case("three", 2, 3, 19, 24, 3, 3, 1, (0, 1), g=3),
+    case("three_in_parts", 1, 2, 6, 272, 2, 3, 1, (2, 1), g=2),
+    case("five", 1, 2, 17, 40, 2, 5, 1, (4, 2), g=2),
+    case("two_by_two", 3, 2, 9, 8, 2, 2, 2, (1, 0), (1, 0), g=2),
+    case("three_by_two", 2, 2, 21, 12, 2, 3, 2, (0, 1), (0, 1), g=2),
+    case("four_by_two", 2, 70, 10, 8, 70, 4, 2, (3, 1), (1, 0), g=70),
+    case("four_by_two_in_parts", 1, 2, 5, 136, 2, 4, 2, 1, g=2),
+    case("three_channels", 2, 70, 5, 11, 70, 3, 1, (1, 0), g=70),
+    case("five_channels", 1, 6, 9, 7, 6, 5, 1, (2, 4), g=6),
+    case("four_by_two_channels", 1, 6, 7, 5, 6, 4, 2, (2, 3), (0, 1), g=6),
+    case("three_by_two_channels", 1, 4, 8, 9, 4, 3, 2, (1, 1), (0, 0), g=4),
+]
+
+
+@pytest.mark.parametrize("direction", list(RESULTS))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("one", ROWS, ids=lambda one: one["name"])
+def test_rows_of_the_depthwise_family(one: Case, layout: str, direction: str) -> None:
+    for mode in ("float32", "float16", "bfloat16"):
+        call = Call(one, direction, mode, layout, "depthwise")
+        plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "line_runs")]
+        refused = one["ci"] % 2 and mode != "float32" if layout == "channels_last" else "channels" in one["name"]
+        assert len(plans) == (0 if refused else 1)
+        if plans:
+            replace(call, plan=plans[0]).check()
+            _check_odd_addresses(replace(call, plan=plans[0]))
+
+
 def _check_odd_addresses(call: Call) -> None:
     """Operands and result one element behind where they were."""
     operands = call.operands()

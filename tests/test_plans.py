@@ -27,7 +27,10 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 THREADS, THREAD_ROWS = 256, 8
 SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
-DEPTHWISE_PLANS = (core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan, core.DepthwiseBlocksPlan)
+DEPTHWISE_PLANS = (
+    core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan, core.DepthwiseBlocksPlan, core.DepthwisePacksPlan,
+    core.DepthwiseRowsPlan,
+)  # fmt: skip
 WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
 many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -459,17 +462,75 @@ def _check_depthwise_blocks(plan: Any, one: Case, direction: str, dtype: str) ->
         assert not forward or (pixels + 1) * stride - pad >= extent
 
 
+def _check_depthwise_packs(plan: Any, one: Case, dtype: str) -> None:
+    """Segments of lines hold every pack of the output once."""
+    pack, channels = 4 if dtype == "float32" else 8, one["g"]
+    assert one["g"] == one["ci"] == one["co"]
+    assert all(kernel == 2 * stride for kernel, stride in zip(one["k"], one["s"], strict=True))
+    assert plan.block_packs * pack == one["s"][1] * channels
+    assert plan.line_packs * pack == output_size(one)[1] * channels
+    assert plan.threads % 32 == 0 <= core.DEPTHWISE_THREADS - plan.threads
+    parts = -(-plan.block_packs * one["s"][0] // plan.threads)
+    line_blocks = -(-plan.line_packs // plan.block_packs)
+    segments = -(-line_blocks // plan.steps)
+    block_rows = (output_size(one)[0] - 1 + one["p"][0]) // one["s"][0] - one["p"][0] // one["s"][0] + 1
+    assert plan.blocks == parts * segments * block_rows * one["n"]
+    assert plan.shared_bytes == (plan.steps + 2) * channels * 8 <= 44 << 10
+
+
+def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Parts of lines and segments of rows hold every pixel of the result once."""
+    size, forward, (stride, _), (kernel, _) = 4 if dtype == "float32" else 2, direction == "forward", one["s"], one["k"]
+    assert one["g"] == one["ci"] == one["co"]
+    assert one["s"] == (plan.stride, plan.stride)
+    assert one["k"] == (plan.kernel, plan.kernel)
+    assert one["d"] == (1, 1)
+    width = output_size(one)[1] if forward else one["w"]
+    columns = core.depthwise_rows_columns(size, stride, kernel, plan.channels_inner, plan.weight_gradient) * (
+        stride if forward else 1
+    )
+    assert plan.lanes in (1, 2, 4, 8, 16, 32)
+    assert one["p"][1] == core.depthwise_rows_padding(kernel, stride) + plan.shift * stride
+    if plan.channels_inner:
+        _blocks_cover(plan.channel_blocks, plan.lanes * 4 // size, one["g"])
+        _blocks_cover(plan.parts, columns, width)
+    else:
+        assert plan.channel_blocks == one["g"]
+        assert plan.line_runs * columns == width
+        assert output_size(one)[1] == stride * one["w"]
+        assert plan.shift == 0
+        _blocks_cover(plan.parts, plan.part_runs, plan.line_runs)
+        assert plan.part_runs + (2 if plan.parts > 1 else 0) <= plan.lanes
+    rows = one["h"]
+    if forward:  # a step completes the rows from first * stride - padding on
+        first, last = plan.first_row, (output_size(one)[0] - 1 + one["p"][0]) // stride
+        assert first * stride <= one["p"][0] < (first + 1) * stride
+        rows = last - first + 1
+    _blocks_cover(plan.segments, plan.segment_rows, rows)
+    assert plan.units == plan.parts * plan.segments * one["n"]
+    assert plan.threads % 32 == 0 <= core.DEPTHWISE_THREADS - plan.threads
+    _blocks_cover(plan.unit_blocks, plan.threads, plan.units * plan.lanes)
+    assert plan.blocks == plan.unit_blocks * plan.channel_blocks
+    assert plan.splits == (plan.unit_blocks if direction == "grad_weight" else 1)
+
+
 def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
     """One source or result channel a group; threads, blocks and splits cover each pixel and each tap once."""
     if isinstance(plan, core.DepthwiseBlocksPlan):
         assert workspace == 0
         _check_depthwise_blocks(plan, one, direction, dtype)
         return
+    if isinstance(plan, core.DepthwisePacksPlan):
+        assert (workspace, direction) == (0, "forward")
+        _check_depthwise_packs(plan, one, dtype)
+        return
     assert one["g"] in (one["ci"], one["co"])
     assert plan.weight_gradient == (direction == "grad_weight")
     accumulator = 8 if dtype == "float64" else 4
     if isinstance(plan, core.DepthwisePlanesPlan):
         _check_depthwise_planes(plan, one, direction, accumulator)
+    elif isinstance(plan, core.DepthwiseRowsPlan):
+        _check_depthwise_rows(plan, one, direction, dtype)
     else:
         _check_depthwise_channels(plan, one, direction)
     weights = torch.Size(result_size(one, "grad_weight")).numel()
@@ -1386,6 +1447,11 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_conv_plan(plan.tile, one, direction, dtype)
 
 
+def _block(one: Case) -> tuple[int, int]:
+    """The stride, or where the input has one pixel, the whole kernel."""
+    return (one["k"][0] if one["h"] == 1 else one["s"][0], one["k"][1] if one["w"] == 1 else one["s"][1])
+
+
 def _in_blocks(one: Case) -> Case:
     """The layer without stride on blocks of the output. What it lacks of the blocks' extent is output padding."""
     block, output, pixels = _block(one), output_size(one), (one["h"], one["w"])
@@ -1413,6 +1479,9 @@ def _check_subpixel_plan(plan: Any, one: Case, direction: str, dtype: str) -> No
         overlap = one["p"][axis] % _block(one)[axis]
         assert across[axis] == -(-(output_size(one)[axis] + overlap) // _block(one)[axis])
     tile = plan.tile
+    assert not tile.output_in_place or (across == (1, 1) and output_size(one) == _block(one))
+    output = 0 if tile.output_in_place else one["n"] * across[0] * across[1] * pixel
+    weight = 0 if tile.weight_in_place else one["ci"] * blocks["k"][0] * blocks["k"][1] * pitch
     assert tile.output_at == 0
     assert 0 <= tile.weight_at - output < 256
     assert 0 <= tile.bias_at - tile.weight_at - weight < 256
@@ -1420,6 +1489,30 @@ def _check_subpixel_plan(plan: Any, one: Case, direction: str, dtype: str) -> No
     assert plan.workspace_bytes == tile.inner_at + inner.workspace_bytes
     assert plan.estimate_ms >= inner.estimate_ms > 0
     assert not isinstance(inner.tile, core.SubpixelPlan)
+
+
+@st.composite
+def depthwise_problems(draw: st.DrawFn) -> Case:
+    """Of those that kernels known at compile time, or in blocks of the stride, mostly take."""
+    stride, kernel = draw(st.sampled_from([(1, 3), (1, 5), (2, 2), (2, 3), (2, 4), (4, 8), (8, 16)]))
+    height, width = draw(st.integers(1, 300)), draw(st.integers(1, 300))
+    if draw(st.booleans()):
+        width = -(-width // 16) * 16
+    same = (kernel - stride + 1) // 2  # of an output of stride times the input's size
+    padding = (draw(st.integers(0, kernel - 1)), draw(st.sampled_from([same, same, same + stride, 0])))
+    op = (draw(st.integers(0, stride - 1)), 2 * same - (kernel - stride))
+    assume(all((n - 1) * stride + kernel + o > 2 * p for n, o, p in zip((height, width), op, padding, strict=True)))
+    channels = draw(st.sampled_from([1, 2, 3, 8, 21, 70, 256]))
+    return case("depthwise", draw(st.integers(1, 40)), channels, height, width, channels, kernel, stride, padding, op,
+                g=channels)  # fmt: skip
+
+
+@many
+@given(depthwise_problems(), kinds, devices)
+def test_depthwise_plans_cover_the_result_exactly_once(
+    one: Case, kind: tuple[str, str, str], multiprocessors: int
+) -> None:
+    _check_plan(one, *kind, multiprocessors, "depthwise")
 
 
 @many
@@ -1450,11 +1543,6 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
     """Rows of taps, and items of clusters, are planned where they are for, and for other layers they are not."""
     for multiprocessors in (132, 114, 60, 16):
         for direction, one in (*FEW_CHANNELS, *FEW_PIXELS):
-def _block(one: Case) -> tuple[int, int]:
-    """The stride, or where the input has one pixel, the whole kernel."""
-    return (one["k"][0] if one["h"] == 1 else one["s"][0], one["k"][1] if one["w"] == 1 else one["s"][1])
-
-
             _check_plan(one, direction, dtype, layout, multiprocessors, "hopper")
     for direction, one in FEW_CHANNELS:
         plan = core.make_plan(problem_of(one, direction, dtype, layout), families="hopper").tile
@@ -1482,9 +1570,6 @@ def _block(one: Case) -> tuple[int, int]:
     ],
 )
 def test_what_im2col_refuses(one: Case, direction: str) -> None:
-    assert not tile.output_in_place or (across == (1, 1) and output_size(one) == _block(one))
-    output = 0 if tile.output_in_place else one["n"] * across[0] * across[1] * pixel
-    weight = 0 if tile.weight_in_place else one["ci"] * blocks["k"][0] * blocks["k"][1] * pitch
     for layout in ("contiguous", "channels_last"):
         plan = core.make_plan(problem_of(one, direction, "float16", layout), families="hopper").tile
         assert not isinstance(plan, core.HopperConvPlan) or plan.source != core.HopperSource.IM2COL

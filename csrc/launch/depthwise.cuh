@@ -6,6 +6,7 @@
 #include "../correlation.h"
 #include "../kernels/depthwise/blocks.cuh"
 #include "../kernels/depthwise/channels.cuh"
+#include "../kernels/depthwise/packs.cuh"
 #include "../kernels/depthwise/planes.cuh"
 #include "../operands.h"
 #include "kernel_launch.cuh"
@@ -68,7 +69,8 @@ template <class Params>
 cudaError_t add_splits(const Params& params, cudaStream_t stream) {
   if (params.plan.splits == 1) return cudaSuccess;
   const int64_t elements = static_cast<int64_t>(params.channels) * params.by_taps.divisor;
-  return launch_kernel(depthwise_add_splits<Params>, (elements + 31) / 32, kDepthwiseThreads, 0, stream, params);
+  return launch_kernel(depthwise_add_splits<Params>, (elements + 31) / 32, kDepthwiseThreads, 0, stream, params,
+                       Start::kEarly);
 }
 
 template <class T>
@@ -157,6 +159,30 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwiseBlocksPlan& 
   p.plan = plan;
   return launch_kernel(forward ? depthwise_blocks_forward<T> : depthwise_blocks_grad_input<T>, plan.blocks,
                        kDepthwiseThreads, plan.shared_bytes, stream, p);
+}
+
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePacksPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  const DepthwiseStrides input = strides(problem.x), output = strides(problem.y), weight = strides(problem.w);
+  DepthwisePacksParams<T> p;
+  p.input = static_cast<const T*>(operands.x);
+  p.weight = static_cast<const T*>(operands.w);
+  p.bias = static_cast<const T*>(operands.bias);
+  p.output = static_cast<T*>(operands.result);
+  p.input_n = input.n, p.input_h = input.h, p.output_n = output.n, p.output_h = output.h;
+  p.weight_c = weight.n, p.weight_h = weight.h, p.weight_w = weight.w;
+  p.channels = static_cast<int>(problem.groups);
+  p.input_rows = static_cast<int>(problem.axis[0].input);
+  p.input_columns = static_cast<int>(problem.axis[1].input);
+  p.output_rows = static_cast<int>(problem.axis[0].output);
+  for (int a = 0; a < 2; ++a) {
+    p.stride[a] = static_cast<int>(problem.axis[a].stride);
+    p.padding[a] = static_cast<int>(problem.axis[a].padding);
+  }
+  p.whole = output.n % kPackSize<T> == 0 && output.h % kPackSize<T> == 0 && is_aligned(operands.result, 16);
+  p.plan = plan;
+  return launch_kernel(depthwise_packs_forward<T>, plan.blocks, plan.threads, plan.shared_bytes, stream, p);
 }
 
 }  // namespace deconv

@@ -7,4 +7,6 @@ template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const Depth
                                                      cudaStream_t);
 template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwiseBlocksPlan&, const Operands&,
                                                      cudaStream_t);
+template cudaError_t launch_depthwise<__nv_bfloat16>(const Problem&, const DepthwisePacksPlan&, const Operands&,
+                                                     cudaStream_t);
 }  // namespace deconv

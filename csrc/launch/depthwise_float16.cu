@@ -7,4 +7,5 @@ template cudaError_t launch_depthwise<__half>(const Problem&, const DepthwiseCha
                                               cudaStream_t);
 template cudaError_t launch_depthwise<__half>(const Problem&, const DepthwiseBlocksPlan&, const Operands&,
                                               cudaStream_t);
+template cudaError_t launch_depthwise<__half>(const Problem&, const DepthwisePacksPlan&, const Operands&, cudaStream_t);
 }  // namespace deconv

@@ -1,8 +1,11 @@
 #include "kernel_launch.cuh"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "../launch.h"
 
 namespace deconv {
 
@@ -20,6 +23,19 @@ cudaError_t allow_shared_bytes(const void* kernel, int bytes) {
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error == cudaSuccess) known = bytes;
   return error;
+}
+
+bool can_start_early() {
+  constexpr int kMostDevices = 64;
+  static std::atomic<int> capability_of[kMostDevices];  // 0: not asked yet
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kMostDevices) return false;
+  int capability = capability_of[device].load(std::memory_order_relaxed);
+  if (capability == 0) {
+    capability = kernels_capability();
+    capability_of[device].store(capability, std::memory_order_relaxed);
+  }
+  return capability >= 90;
 }
 
 }  // namespace deconv

@@ -13,9 +13,12 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
 
 // Before a launch with so much dynamic shared memory. Asks the driver only for more than was asked for before.
 cudaError_t allow_shared_bytes(const void* kernel, int bytes);
+// Whether the code for the current device knows kEarly.
+bool can_start_early();
 
 // kEarly: beside the last blocks of the kernel before, as soon as all of those have called start_dependents
-// or ended (compute capability 9.0); the kernel calls await_predecessors where it needs their results.
+// or ended; the kernel calls await_predecessors where it needs their results. As kAfter in code for less than compute
+// capability 9.0.
 enum class Start { kAfter, kEarly };
 
 // cluster: so many blocks run at once and see each other's shared memory (compute capability 9.0).
@@ -27,7 +30,7 @@ cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, i
   if (allowed != cudaSuccess) return allowed;
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if (start == Start::kEarly) {
+  if (start == Start::kEarly && can_start_early()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -27,6 +27,14 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<DepthwisePacksPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
+  if (const auto* tile = std::get_if<DepthwiseRowsPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
   if (const auto* tile = std::get_if<HopperConvPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {
       if (tile->parts == 2) return launch_hopper_conv<T, 2>(problem, *tile, operands, stream);

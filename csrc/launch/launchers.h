@@ -24,6 +24,12 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan
 template <class T>
 cudaError_t launch_depthwise(const Problem& problem, const DepthwiseBlocksPlan& plan, const Operands& operands,
                              cudaStream_t stream);
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwisePacksPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
+template <class T>
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseRowsPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
 
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,

@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_add_splits(const 
   using T = std::remove_const_t<std::remove_pointer_t<decltype(p.source)>>;
   constexpr int kWarps = kDepthwiseThreads / 32;
   __shared__ double sums[kWarps][32];
+  await_predecessors();  // the partial sums are complete
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t taps = p.by_taps.divisor, count = p.channels * taps;
   const int64_t e = static_cast<int64_t>(blockIdx.x) * 32 + lane;
