@@ -858,23 +858,40 @@ def test_operands_at_odd_addresses(offset: int, dtype: torch.dtype) -> None:
         assert error < {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
 
 
-SUBPIXEL = """
+# Images, input channels, image, output channels, kernel, stride, padding, output_padding, groups.
+LAYERS = {
+    # Units of every width, blocks that begin before the image and end behind it, paddings beyond a block, a stride
+    # along one axis alone, images of one pixel.
+    "subpixel": [
+        (3, 21, 16, 16, 21, (64, 64), (32, 32), (16, 16), (0, 0), 1),
+        (3, 64, 33, 40, 3, (4, 4), (2, 2), (1, 1), (0, 0), 1), (3, 40, 20, 17, 12, (4, 4), (4, 4), (0, 0), (1, 3), 1),
+        (3, 32, 15, 70, 24, (2, 6), (2, 3), (1, 4), (1, 2), 2), (3, 18, 30, 9, 7, (3, 8), (1, 8), (2, 5), (0, 4), 1),
+        (3, 64, 40, 40, 48, (2, 2), (2, 2), (0, 0), (0, 0), 1), (3, 16, 5, 6, 1, (6, 4), (3, 2), (5, 3), (2, 1), 1),
+        (40, 100, 1, 1, 512, (4, 4), (1, 1), (0, 0), (0, 0), 1), (3, 64, 1, 1, 96, (4, 3), (2, 1), (0, 0), (0, 0), 2),
+        (17, 128, 1, 1, 70, (4, 4), (2, 2), (1, 1), (0, 0), 1),
+    ],
+    # Every kernel that walks down rows, several segments, lines in parts, a padding of the height that the width lacks.
+    "depthwise": [
+        (40, 66, 70, 48, 66, (3, 3), (1, 1), (0, 1), (0, 0), 66),
+        (8, 64, 40, 544, 64, (3, 3), (1, 1), (1, 1), (0, 0), 64),
+        (40, 132, 21, 64, 132, (5, 5), (1, 1), (4, 2), (0, 0), 132),
+        (40, 64, 30, 40, 64, (2, 2), (2, 2), (1, 0), (1, 0), 64),
+        (40, 64, 45, 24, 64, (3, 3), (2, 2), (0, 1), (0, 1), 64),
+        (8, 66, 33, 272, 66, (4, 4), (2, 2), (3, 1), (1, 0), 66),
+    ],
+}  # fmt: skip
+LAYER_PLANS = {"subpixel": "plan: subpixel", "depthwise": "plan: depthwise family, down "}
+
+FORCED = """
 import torch, torch.nn.functional as F
 torch.manual_seed(4)
-# Input channels, image, output channels, kernel, stride, padding, output_padding, groups: units of every width, blocks
-# that begin before the image and end behind it, paddings beyond a block, a stride along one axis alone.
-for ci, h, w, co, k, s, p, op, g in [
-    (21, 16, 16, 21, (64, 64), (32, 32), (16, 16), (0, 0), 1), (64, 33, 40, 3, (4, 4), (2, 2), (1, 1), (0, 0), 1),
-    (40, 20, 17, 12, (4, 4), (4, 4), (0, 0), (1, 3), 1), (32, 15, 70, 24, (2, 6), (2, 3), (1, 4), (1, 2), 2),
-    (18, 30, 9, 7, (3, 8), (1, 8), (2, 5), (0, 4), 1), (64, 40, 40, 48, (2, 2), (2, 2), (0, 0), (0, 0), 1),
-    (16, 5, 6, 1, (6, 4), (3, 2), (5, 3), (2, 1), 1),
-]:
+for n, ci, h, w, co, k, s, p, op, g in LAYERS:
     for kind, most in (("strict", 1e-6), ("tf32", 6e-4), ("float16", 1e-3), ("bfloat16", 8e-3)):
         torch.backends.cudnn.allow_tf32 = kind == "tf32"
         dtype = getattr(torch, kind, torch.float32)
         for layout in (torch.contiguous_format, torch.channels_last):
             place = lambda *size: torch.randn(*size, device="cuda").to(dtype).to(memory_format=layout)
-            x, weight, bias = place(3, ci, h, w), place(ci, co // g, *k), torch.randn(co, device="cuda").to(dtype)
+            x, weight, bias = place(n, ci, h, w), place(ci, co // g, *k), torch.randn(co, device="cuda").to(dtype)
             wide = [tensor.double().requires_grad_() for tensor in (x, weight)]
             y64 = F.conv_transpose2d(*wide, bias.double(), s, p, op, g)
             grad = place(*y64.shape)
@@ -889,7 +906,7 @@ for ci, h, w, co, k, s, p, op, g in [
             ]
             for run, expected, direction, operands, size in calls:
                 text = ops.explain(*operands, s, p, op, g, (1, 1), direction, size)
-                assert "plan: subpixel" in text, text
+                assert PLAN in text, text
                 result = run()
                 error = ((result.double() - expected).norm() / expected.norm()).item()
                 assert error < most, (error, kind, text)
@@ -905,10 +922,10 @@ for ci, h, w, co, k, s, p, op, g in [
 """
 
 
-def test_subpixel_layers() -> None:
+@pytest.mark.parametrize("family", list(LAYERS))
+def test_layers_of_a_family(family: str) -> None:
     """Against float64 in all directions and ways of computing, equal bits, odd addresses, infinities."""
-    env = {**os.environ, "DECONV_FAMILY": "subpixel"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import deconv_ext" + SUBPIXEL], env=env, capture_output=True, text=True
-    )
+    script = FORCED.replace("LAYERS", repr(LAYERS[family])).replace("PLAN", repr(LAYER_PLANS[family]))
+    env = {**os.environ, "DECONV_FAMILY": family}
+    done = subprocess.run([sys.executable, "-c", "import deconv_ext" + script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
