@@ -123,15 +123,11 @@ struct DepthwisePacksPlan {
 // the input, and `stride` times as many of the output: 16 bytes of them; where channels are innermost some pixels of 4
 // bytes of channels, as many as registers hold.
 constexpr int depthwise_rows_channels(int element, bool channels_inner) { return channels_inner ? 4 / element : 1; }
-constexpr int depthwise_rows_columns(int element, int stride, int kernel, bool channels_inner, bool weight_gradient) {
-  const int of_channels = kernel < 5 ? (weight_gradient ? 8 : 4 * element) : 2 * element;
-  return (channels_inner ? of_channels : 16 / element) / stride;
+constexpr int depthwise_rows_columns(int element, int stride, bool channels_inner, bool weight_gradient) {
+  return (!channels_inner ? 16 / element : weight_gradient ? 8 : 4 * element) / stride;
 }
 // Blocks of a multiprocessor for which registers suffice.
-constexpr int depthwise_rows_blocks(int kernel, bool channels_inner, bool weight_gradient) {
-  if (kernel >= 5) return channels_inner && weight_gradient ? 1 : 2;
-  return channels_inner ? 2 : 4;
-}
+constexpr int depthwise_rows_blocks(bool channels_inner) { return channels_inner ? 2 : 4; }
 // Of the width. With it an output of `stride` times the input's width has its rows where the input has its own; of
 // channels innermost any other that differs by multiples of the stride.
 constexpr int depthwise_rows_padding(int kernel, int stride) { return (kernel - stride + 1) / 2; }
@@ -141,7 +137,6 @@ constexpr int depthwise_rows_history(int kernel, int stride) { return (kernel + 
 template <class Use>
 constexpr bool any_depthwise_rows(Use&& use) {
   return use(std::integral_constant<int, 1>(), std::integral_constant<int, 3>()) ||
-         use(std::integral_constant<int, 1>(), std::integral_constant<int, 5>()) ||
          use(std::integral_constant<int, 2>(), std::integral_constant<int, 2>()) ||
          use(std::integral_constant<int, 2>(), std::integral_constant<int, 3>()) ||
          use(std::integral_constant<int, 2>(), std::integral_constant<int, 4>());

@@ -42,7 +42,7 @@ bool serves(const Problem& problem, bool channels_inner) {
     return more_padding % stride == 0 && problem.in_channels % channels == 0 && has_multiples(problem.x, 1, channels) &&
            has_multiples(problem.y, 1, channels);
   }
-  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, kernel, false, false);
+  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, false);
   return more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
          has_multiples(problem.x, 3, columns) && has_multiples(problem.y, 3, columns * stride);
 }
@@ -90,7 +90,7 @@ double warps_of(const DepthwiseRowsPlan& p) { return static_cast<double>(p.block
 // Rounds of blocks until the last one ends; of many rounds the last need not be full.
 double waves_of(const DepthwiseRowsPlan& p, const Device& device) {
   constexpr double kMany = 4;
-  const int blocks = depthwise_rows_blocks(p.kernel, p.channels_inner, p.weight_gradient);
+  const int blocks = depthwise_rows_blocks(p.channels_inner);
   const double waves = warps_of(p) / (static_cast<double>(device.multiprocessors) * blocks * kDepthwiseThreads / kWarp);
   return waves > kMany ? waves : std::ceil(waves);
 }
@@ -109,7 +109,7 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   p.kernel = static_cast<int>(h.kernel);
   const int element = static_cast<int>(element_size(problem.dtype));
   const int channels = depthwise_rows_channels(element, p.channels_inner);
-  const int columns = depthwise_rows_columns(element, p.stride, p.kernel, p.channels_inner, p.weight_gradient);
+  const int columns = depthwise_rows_columns(element, p.stride, p.channels_inner, p.weight_gradient);
   set_columns(p, problem, columns, channels);
 
   int64_t rows = h.input;
@@ -152,8 +152,8 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
 
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype) {
   std::ostringstream text;
-  const int columns = depthwise_rows_columns(static_cast<int>(element_size(dtype)), plan.stride, plan.kernel,
-                                             plan.channels_inner, plan.weight_gradient);
+  const int columns = depthwise_rows_columns(static_cast<int>(element_size(dtype)), plan.stride, plan.channels_inner,
+                                             plan.weight_gradient);
   text << "down " << plan.segment_rows << " rows, " << columns << " columns a thread x " << plan.lanes
        << (plan.channels_inner ? " lanes of 4 bytes" : " lanes");
   return text.str();

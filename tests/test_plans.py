@@ -486,7 +486,7 @@ def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> N
     assert one["k"] == (plan.kernel, plan.kernel)
     assert one["d"] == (1, 1)
     width = output_size(one)[1] if forward else one["w"]
-    columns = core.depthwise_rows_columns(size, stride, kernel, plan.channels_inner, plan.weight_gradient) * (
+    columns = core.depthwise_rows_columns(size, stride, plan.channels_inner, plan.weight_gradient) * (
         stride if forward else 1
     )
     assert plan.lanes in (1, 2, 4, 8, 16, 32)
@@ -1494,7 +1494,7 @@ def _check_subpixel_plan(plan: Any, one: Case, direction: str, dtype: str) -> No
 @st.composite
 def depthwise_problems(draw: st.DrawFn) -> Case:
     """Of those that kernels known at compile time, or in blocks of the stride, mostly take."""
-    stride, kernel = draw(st.sampled_from([(1, 3), (1, 5), (2, 2), (2, 3), (2, 4), (4, 8), (8, 16)]))
+    stride, kernel = draw(st.sampled_from([(1, 3), (2, 2), (2, 3), (2, 4), (4, 8), (8, 16)]))
     height, width = draw(st.integers(1, 300)), draw(st.integers(1, 300))
     if draw(st.booleans()):
         width = -(-width // 16) * 16

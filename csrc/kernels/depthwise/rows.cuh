@@ -24,7 +24,7 @@ struct DepthwiseRowsShape {
   static constexpr int kStride = kStride_, kKernel = kKernel_;
   static constexpr bool kChannelsInner = kChannelsInner_, kWhole = kWhole_;
   static constexpr int kChannels = depthwise_rows_channels(sizeof(T), kChannelsInner);
-  static constexpr int kColumns = depthwise_rows_columns(sizeof(T), kStride, kKernel, kChannelsInner, kWeightGradient);
+  static constexpr int kColumns = depthwise_rows_columns(sizeof(T), kStride, kChannelsInner, kWeightGradient);
   static constexpr int kOutputColumns = kStride * kColumns;
   static constexpr int kPadding = depthwise_rows_padding(kKernel, kStride);
   static constexpr int kHistory = depthwise_rows_history(kKernel, kStride);
@@ -32,7 +32,7 @@ struct DepthwiseRowsShape {
   static constexpr int kInputLeft = (kKernel - 1 - kPadding) / kStride;
   static constexpr int kInputRight = (kOutputColumns - 1 + kPadding) / kStride - (kColumns - 1);
   static constexpr int kOutputLeft = kPadding, kOutputRight = kKernel - kStride - kPadding;
-  static constexpr int kBlocks = depthwise_rows_blocks(kKernel, kChannelsInner, kWeightGradient);
+  static constexpr int kBlocks = depthwise_rows_blocks(kChannelsInner);
 };
 
 // kCount neighbours.
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   float sums[kKernel][kKernel][kChannels] = {};
   float x[kHistory][kColumns][kChannels] = {};  // row t - a
   const int steps = p.plan.segment_rows + kHistory - 1;
-#pragma unroll(kHistory)  // so that rows need not move
+#pragma unroll(Shape::kWhole ? kHistory : 1)  // so that rows need not move
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
     for (int a = kHistory - 1; a > 0; --a) {
