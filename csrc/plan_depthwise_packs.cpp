@@ -22,6 +22,8 @@ bool serves(const Problem& problem) {
   for (const Axis& axis : problem.axis) {
     if (axis.dilation != 1 || axis.kernel != 2 * axis.stride) return false;
   }
+  // No rows of blocks of which row i - 1 of the input is behind the image.
+  if (problem.axis[0].output_padding > problem.axis[0].padding) return false;
   const int64_t channels = problem.groups, pack = 16 / element_size(problem.dtype);
   for (const Tensor4* tensor : {&problem.x, &problem.y}) {
     if (tensor->stride[1] != 1 || tensor->stride[3] != channels) return false;

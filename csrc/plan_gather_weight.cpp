@@ -109,13 +109,26 @@ std::string describe(const GatherWeightPlan& plan, DType dtype) {
   return text.str();
 }
 
+namespace {
+
+// The whole estimate of a tile, once its splits are chosen: the one of its work took all multiprocessors for busy.
+double with_splits(GatherWeightPlan& tile, double ms, const Problem& problem, const Device& device,
+                   int64_t& workspace_bytes) {
+  choose_splits(tile, problem, device, workspace_bytes);
+  const double idle = static_cast<double>(device.multiprocessors) /
+                      static_cast<double>(std::max<int64_t>(tile.blocks, 1));
+  return ms * std::max(1.0, idle) + kLaunchMs;
+}
+
+}  // namespace
+
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   Plan best;
   best.estimate_ms = -1;
   for (int index = 0; index < kTiles; ++index) {
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
-        const GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
+        GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
         Candidate candidate{considered ? "gather family, " + describe(plan, problem.dtype) : "", 0, ""};
         if (plan.shared_bytes > gather_shared_bytes(device)) {
           candidate.refusal = "needs more shared memory than lets two blocks share a multiprocessor";
@@ -127,6 +140,10 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
             best.tile = plan;
             best.estimate_ms = candidate.estimate_ms;
           }
+          int64_t workspace_bytes = 0;
+          if (considered) {
+            candidate.estimate_ms = with_splits(plan, candidate.estimate_ms, problem, device, workspace_bytes);
+          }
         }
         if (considered) considered->push_back(std::move(candidate));
       }
@@ -135,12 +152,8 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
   if (best.estimate_ms < 0)
     throw InvalidArgument(
         "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
-  GatherWeightPlan& tile = std::get<GatherWeightPlan>(best.tile);
-  choose_splits(tile, problem, device, best.workspace_bytes);
-  // The estimate took all multiprocessors for busy.
-  const double idle = static_cast<double>(device.multiprocessors) /
-                      static_cast<double>(std::max<int64_t>(tile.blocks, 1));
-  best.estimate_ms = best.estimate_ms * std::max(1.0, idle) + kLaunchMs;
+  best.estimate_ms = with_splits(std::get<GatherWeightPlan>(best.tile), best.estimate_ms, problem, device,
+                                 best.workspace_bytes);
   return best;
 }
 

@@ -44,6 +44,7 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   };
   SubpixelPlan plan;
   plan.inner = std::make_shared<const Plan>(inner);
+  plan.columns = has_columns(problem);
   plan.output_in_place = output.in_place();
   plan.weight_in_place = weight.in_place();
   plan.weight_at = plan.output_at + (plan.output_in_place ? 0 : bytes(output));
@@ -58,7 +59,7 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
 }
 
 std::string describe(const SubpixelPlan& plan, DType dtype) {
-  return (plan.output_in_place ? "images of one pixel as columns, " : "the output in blocks of the stride, ") +
+  return (plan.columns ? "images of one pixel as columns, " : "the output in blocks of the stride, ") +
          describe(*plan.inner, dtype);
 }
 

@@ -91,6 +91,14 @@ inline Tensor4 as_pixels(const Blocks& blocks) {
           {blocks.down * blocks.across * blocks.pitch, 1, blocks.across * blocks.pitch, blocks.pitch}};
 }
 
+// Whether every image is one pixel and one block, so that it is a column of one image.
+inline bool has_columns(const Problem& problem) {
+  const Blocks y = subpixel_output(problem), w = subpixel_weight(problem);
+  const Axis &rows = problem.axis[0], &columns = problem.axis[1];
+  return is_one_pixel(problem) && y.down * y.across * w.down * w.across == 1 && rows.padding < y.height &&
+         columns.padding < y.width;
+}
+
 // Images of one pixel as columns of one image.
 inline Tensor4 as_columns(const Tensor4& tensor) {
   const int64_t step = tensor.stride[0], image = tensor.size[0] * step;
@@ -130,7 +138,7 @@ inline Problem subpixel_problem(const Problem& problem) {
   p.result_layout = Layout::kChannelsLast;
   p.y = as_pixels(y);
   p.w = as_pixels(w);
-  if (is_one_pixel(problem) && y.down * y.across == 1 && p.axis[0].padding + p.axis[1].padding == 0) {
+  if (has_columns(problem)) {
     p.axis[1].input = p.axis[1].output = p.batch;
     p.batch = 1;
     p.x = as_columns(p.x);

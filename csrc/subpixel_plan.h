@@ -12,6 +12,7 @@ struct Plan;
 // already, then the inner plan's.
 struct SubpixelPlan {
   std::shared_ptr<const Plan> inner;  // of subpixel_problem
+  bool columns = false;  // images of one pixel as columns of one image
   bool output_in_place = false, weight_in_place = false;
   int64_t output_at = 0, weight_at = 0, bias_at = 0, inner_at = 0;  // bytes
 };

@@ -348,6 +348,7 @@ ENLARGED_CHANNELS = [
     case("forty", 2, 40, 3, 45, 40, (2, 4), (1, 2), (1, 2), (0, 0), g=40),
     case("two_hundred", 1, 200, 3, 4, 200, (6, 4), (3, 2), (4, 1), (2, 0), g=200),
     case("far", 1, 4, 3, 5, 4, (4, 8), (2, 4), (3, 6), (1, 0), g=4),
+    case("behind", 1, 4, 3, 5, 4, 4, 2, 0, (1, 0), g=4),
 ]
 
 
@@ -356,9 +357,11 @@ def test_packs_of_the_depthwise_family(one: Case) -> None:
     for mode in ("float32", "float16", "bfloat16"):
         call = Call(one, "forward", mode, "channels_last", "depthwise")
         plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "block_packs")]
-        assert len(plans) == 1
-        replace(call, plan=plans[0]).check()
-        _check_odd_addresses(replace(call, plan=plans[0]))
+        refused = one["op"][0] > one["p"][0]
+        assert len(plans) == (0 if refused else 1)
+        if plans:
+            replace(call, plan=plans[0]).check()
+            _check_odd_addresses(replace(call, plan=plans[0]))
 
 
 # Every compiled kernel and stride, several segments, lines in parts (width innermost), lanes and threads without

@@ -339,7 +339,7 @@ def test_grad_weight_by_im2col(
 STRIPS = [
     (512, 510, 2, 64, (7, 5), (4, 4), (2, 2), (1, 1), (1, 1), True),
     (260, 150, 2, 64, (17, 19), (5, 2), (3, 2), (0, 0), (1, 1), True),
-    (1024, 1022, 2, 256, (1, 1), (4, 4), (1, 1), (0, 0), (1, 1), True),
+    (1024, 1022, 2, 256, (1, 2), (4, 4), (1, 1), (0, 0), (1, 1), True),
     (192, 382, 2, 301, (5, 3), (3, 3), (1, 1), (1, 1), (1, 1), True),
     (512, 254, 2, 64, (9, 9), (5, 5), (2, 2), (2, 2), (1, 1), True),
     (640, 398, 2, 16, (21, 30), (3, 3), (5, 5), (1, 1), (2, 2), True),
@@ -913,7 +913,10 @@ for n, ci, h, w, co, k, s, p, op, g in LAYERS:
             # A base that no wide access takes.
             shifted = torch.empty(grad.numel() + 1, device="cuda", dtype=dtype)[1:]
             shifted = shifted.as_strided(grad.shape, grad.stride()).copy_(grad)
-            assert torch.equal(ops.conv_transpose2d_grad_weight(x, shifted, k, s, p, op, g), result), kind
+            of_shifted = ops.conv_transpose2d_grad_weight(x, shifted, k, s, p, op, g)
+            if h * w > 1:  # else grad_output is not rewritten, and by other copies sums have another order
+                assert torch.equal(of_shifted, result), kind
+            assert ((of_shifted.double() - w64).norm() / w64.norm()).item() < most, kind
             # A pixel that is not finite reaches the blocks that it meets, and no others.
             x[1, 2, h // 2, w // 2] = float("inf")
             y64 = F.conv_transpose2d(x.double(), weight.double(), bias.double(), s, p, op, g)

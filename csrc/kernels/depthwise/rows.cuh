@@ -2,12 +2,13 @@
 // walk down the rows. In step t a thread meets row t of the input and the S rows o of the output with o + padding =
 // S t + r, r = 0 .. S-1, its columns of both in registers:
 //
-//   forward:     output[S t - padding + k] += input[t] * weight[k]                      the first S rows are complete
-//   grad_input:  grad_input[t - a] += grad_output[S t - padding + r] * weight[S a + r]  the row of the last a is
-//   complete grad_weight: grad_weight[S a + r] += input[t - a] * grad_output[S t - padding + r]
+//   forward:     output[S t - padding + k] += input[t] * weight[k]
+//   grad_input:  grad_input[t - a] += grad_output[S t - padding + r] * weight[S a + r]
+//   grad_weight: grad_weight[S a + r] += input[t - a] * grad_output[S t - padding + r]
 //
-// So every element is read by one thread, once, but for the columns of its neighbours: these come from their registers
-// by shuffles where the width is innermost, and from the L1 where channels are.
+// Then the first S rows of the output, or the input's row of the last a, have all their taps and leave. So every
+// element is read by one thread, once, but for the columns of its neighbours: these come from their registers by
+// shuffles where the width is innermost, and from the L1 where channels are.
 #pragma once
 
 #include "params.cuh"
