@@ -129,6 +129,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
       .def_readwrite("allow_tf32", &Problem::allow_tf32)
+      .def_readwrite("has_bias", &Problem::has_bias)
       .def("set_strides",  // of "x", "w" or "y", in elements
            [](Problem& p, char tensor, std::array<int64_t, 4> strides) {
              (tensor == 'x' ? p.x : tensor == 'w' ? p.w : p.y).stride = strides;

@@ -216,8 +216,10 @@ const char* family(const SubpixelPlan&) { return "subpixel"; }
 
 std::string describe_launch(const SubpixelPlan& plan) {
   const bool rewrites = !plan.output_in_place || !plan.weight_in_place;
-  return (rewrites ? "operands to blocks and results back by kernels of their own, and between them " : "") +
-         std::visit([](const auto& tile) { return describe_launch(tile); }, plan.inner->tile);
+  const char* const own = rewrites ? "operands to blocks and results back by kernels of their own, and between them "
+                          : plan.rewrites_bias ? "the bias to blocks by a kernel of its own, then "
+                                               : "";
+  return own + std::visit([](const auto& tile) { return describe_launch(tile); }, plan.inner->tile);
 }
 
 // The quickest candidates of each family, and some that it refused.

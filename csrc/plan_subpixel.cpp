@@ -47,6 +47,7 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   plan.columns = has_columns(problem);
   plan.output_in_place = output.in_place();
   plan.weight_in_place = weight.in_place();
+  plan.rewrites_bias = problem.has_bias;
   plan.weight_at = plan.output_at + (plan.output_in_place ? 0 : bytes(output));
   plan.bias_at = plan.weight_at + (plan.weight_in_place ? 0 : bytes(weight));
   plan.inner_at = plan.bias_at + (forward ? bytes(bias) : 0);

@@ -7,7 +7,8 @@ all memory around the operands is NaN. What that cannot show is in CONTRIBUTING.
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -57,6 +58,11 @@ class Call:
         if self.plan is None:
             self.plan = core.make_plan(self.problem, self.device, self.family)
         self.bias = self.bias and self.direction == "forward"
+
+    def with_plan(self, plan: Any) -> "Call":
+        other = copy(self)
+        other.plan = plan
+        return other
 
     def is_served_by(self, family: str) -> bool:
         return type(self.plan.tile).__name__.lower().startswith(family)
@@ -336,8 +342,8 @@ def test_blocks_of_the_depthwise_family(one: Case, direction: str) -> None:
         refused = (one["name"] == "by_four" and mode != "float32") or (one["name"], direction) == ("behind", "forward")
         assert len(plans) == (0 if refused else 1)
         if plans:
-            replace(call, plan=plans[0]).check()
-            _check_odd_addresses(replace(call, plan=plans[0]))
+            call.with_plan(plans[0]).check()
+            _check_odd_addresses(call.with_plan(plans[0]))
 
 
 # Blocks of one pack and many, packs of several columns and of one in parts, segments that end within a line, paddings
@@ -360,8 +366,8 @@ def test_packs_of_the_depthwise_family(one: Case) -> None:
         refused = one["op"][0] > one["p"][0]
         assert len(plans) == (0 if refused else 1)
         if plans:
-            replace(call, plan=plans[0]).check()
-            _check_odd_addresses(replace(call, plan=plans[0]))
+            call.with_plan(plans[0]).check()
+            _check_odd_addresses(call.with_plan(plans[0]))
 
 
 # Every compiled kernel and stride, several segments, lines in parts (width innermost), lanes and threads without
@@ -390,8 +396,8 @@ def test_rows_of_the_depthwise_family(one: Case, layout: str, direction: str) ->
         refused = one["ci"] % 2 and mode != "float32" if layout == "channels_last" else "channels" in one["name"]
         assert len(plans) == (0 if refused else 1)
         if plans:
-            replace(call, plan=plans[0]).check()
-            _check_odd_addresses(replace(call, plan=plans[0]))
+            call.with_plan(plans[0]).check()
+            _check_odd_addresses(call.with_plan(plans[0]))
 
 
 def _check_odd_addresses(call: Call) -> None:
@@ -433,7 +439,7 @@ def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:
     for all_heights in (False, True):
         of_kind = [plan for plan in plans if plan.tile.all_heights == all_heights]
         for plan in Random(mode + layout).sample(of_kind, 2):
-            replace(call, plan=plan).check()
+            call.with_plan(plan).check()
 
 
 @pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
@@ -451,7 +457,7 @@ def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) 
             by_kind.setdefault((tile.keep_halo, tile.in_turns, tile.pixels[1] - tile.second[1] > 1), []).append(plan)
     assert (channels < 320) in {keep_halo for keep_halo, *_ in by_kind}
     for plans in by_kind.values():
-        replace(call, plan=Random(mode).choice(plans)).check()
+        call.with_plan(Random(mode).choice(plans)).check()
 
 
 def test_clusters_and_im2col_are_among_them() -> None:
@@ -476,7 +482,7 @@ def _choices(mode: str, families: Sequence[str]) -> list[Call]:
     for (direction, one), layout, family in itertools.product(CHOICES, LAYOUTS, families):
         call = Call(one, direction, mode, layout, family, multiprocessors=132)
         for plan in core.candidates(call.problem, call.device, family):
-            calls.append(replace(call, plan=plan))
+            calls.append(call.with_plan(plan))
     return calls
 
 
