@@ -77,11 +77,6 @@ void set_segments(DepthwiseRowsPlan& p, const Problem& problem, int64_t rows, in
   p.splits = p.weight_gradient ? p.unit_blocks : 1;
 }
 
-// Bytes for the sums of blocks that share a weight.
-int64_t workspace_of(const DepthwiseRowsPlan& p, const Problem& problem) {
-  return p.splits > 1 ? p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float)) : 0;
-}
-
 // Warp instructions of a thread.
 double thread_cost(const DepthwiseRowsPlan& p, int columns, int channels) {
   const double products = static_cast<double>(p.kernel * p.kernel * columns * channels);
@@ -130,7 +125,6 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
     double least = 0;
     for (int64_t count = 1; count <= most; count = std::max(count + 1, count * 9 / 8)) {  // tall images: some dozens
       set_segments(p, problem, rows, count);
-      if (count > 1 && workspace_of(p, problem) > kWorkspaceLimit) break;
       const double time = waves_of(p, device) * thread_cost(p, columns, channels);
       if (count == 1 || time < least) segments = count, least = time;
     }
@@ -138,7 +132,9 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   set_segments(p, problem, rows, segments);
 
   Plan plan;
-  plan.workspace_bytes = workspace_of(p, problem);
+  if (p.splits > 1) {
+    plan.workspace_bytes = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
+  }
   if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || plan.workspace_bytes > kWorkspaceLimit) {
     return std::nullopt;
   }

@@ -98,19 +98,6 @@ void choose_splits(GatherWeightPlan& plan, const Problem& problem, const Device&
   workspace = plan.splits > 1 ? plan.splits * partial : 0;
 }
 
-}  // namespace
-
-std::string describe(const GatherWeightPlan& plan, DType dtype) {
-  const GatherWeightTile tile = dtype == DType::kFloat64 ? kGatherWeightTilesDouble[plan.tile]
-                                                         : kGatherWeightTiles[plan.tile];
-  std::ostringstream text;
-  text << plan.warps_tap << " taps x " << tile.m() * plan.warps_m << " input x " << tile.n() * plan.warps_n
-       << " output channels, " << plan.rows << 'x' << plan.pixels << " pixels a stage";
-  return text.str();
-}
-
-namespace {
-
 // The whole estimate of a tile, once its splits are chosen: the one of its work took all multiprocessors for busy.
 double with_splits(GatherWeightPlan& tile, double ms, const Problem& problem, const Device& device,
                    int64_t& workspace_bytes) {
@@ -121,6 +108,15 @@ double with_splits(GatherWeightPlan& tile, double ms, const Problem& problem, co
 }
 
 }  // namespace
+
+std::string describe(const GatherWeightPlan& plan, DType dtype) {
+  const GatherWeightTile tile = dtype == DType::kFloat64 ? kGatherWeightTilesDouble[plan.tile]
+                                                         : kGatherWeightTiles[plan.tile];
+  std::ostringstream text;
+  text << plan.warps_tap << " taps x " << tile.m() * plan.warps_m << " input x " << tile.n() * plan.warps_n
+       << " output channels, " << plan.rows << 'x' << plan.pixels << " pixels a stage";
+  return text.str();
+}
 
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   Plan best;
