@@ -636,6 +636,10 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("weight_at", &SubpixelPlan::weight_at)
       .def_readonly("bias_at", &SubpixelPlan::bias_at)
       .def_readonly("inner_at", &SubpixelPlan::inner_at);
+  py::class_<MergedPlan>(m, "MergedPlan")
+      .def_property_readonly("inner", [](const MergedPlan& p) { return *p.inner; })
+      .def_readonly("merge", &MergedPlan::merge)
+      .def_readonly("inner_at", &MergedPlan::inner_at);
   py::class_<Col2imConvPlan>(m, "Col2imConvPlan")
       .def_readonly("row_tiles", &Col2imConvPlan::row_tiles)
       .def_readonly("warps_m", &Col2imConvPlan::warps_m)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <sstream>
 
 #include "correlation.h"
@@ -9,6 +10,7 @@
 #include "plan_depthwise.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
+#include "plan_merged.h"
 #include "plan_mma.h"
 #include "plan_narrow.h"
 #include "plan_subpixel.h"
@@ -65,6 +67,10 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("col2im")) consider(plan_col2im_conv(problem, device, considered));
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
+  if (is_weight && options.allows("merged")) {
+    const double best_ms = best ? best->estimate_ms : std::numeric_limits<double>::infinity();
+    consider(plan_merged(problem, device, options, best_ms, considered));
+  }
   if (options.allows("gather") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
@@ -193,7 +199,9 @@ std::string describe_launch(const Col2imConvPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const SubpixelPlan& plan);  // of any plan inside
+// Of any plan inside.
+std::string describe_launch(const SubpixelPlan& plan);
+std::string describe_launch(const MergedPlan& plan);
 
 const char* family(const GatherConvPlan&) { return "gather"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
@@ -213,13 +221,22 @@ const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
 const char* family(const SubpixelPlan&) { return "subpixel"; }
+const char* family(const MergedPlan&) { return "merged"; }
+
+std::string describe_launch(const Plan& plan) {
+  return std::visit([](const auto& tile) { return describe_launch(tile); }, plan.tile);
+}
 
 std::string describe_launch(const SubpixelPlan& plan) {
   const bool rewrites = !plan.output_in_place || !plan.weight_in_place;
   const char* const own = rewrites ? "operands to blocks and results back by kernels of their own, and between them "
                           : plan.rewrites_bias ? "the bias to blocks by a kernel of its own, then "
                                                : "";
-  return own + std::visit([](const auto& tile) { return describe_launch(tile); }, plan.inner->tile);
+  return own + describe_launch(*plan.inner);
+}
+
+std::string describe_launch(const MergedPlan& plan) {
+  return describe_launch(*plan.inner) + "; then each group's own weights by a kernel of its own";
 }
 
 // The quickest candidates of each family, and some that it refused.

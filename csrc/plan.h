@@ -16,6 +16,7 @@
 #include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
 #include "hopper_weight_turned_plan.h"
+#include "merged_plan.h"
 #include "mma_plan.h"
 #include "narrow_plan.h"
 #include "planner_options.h"
@@ -39,7 +40,7 @@ struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan,
                HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan,
-               NarrowConvPlan, Col2imConvPlan, SubpixelPlan>
+               NarrowConvPlan, Col2imConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -27,8 +27,9 @@ constexpr double kTapCost = 1.5;      // one multiplication with its share of th
 constexpr double kColumnTapCost = 3;  // where each column finds its own taps
 constexpr double kPixelCost = 4;      // one load, with its place and its bounds; channels innermost
 // Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200, 5 in grad_input
-// with taps of 16x16 (docs/performance_notes.md).
-constexpr double kMeasuredOverCounted = 1.5;
+// with taps of 16x16; 2.7 to 4.1 without groups, in grad_weight and in grad_input of many channels from one
+// (docs/performance_notes.md).
+constexpr double kMeasuredOverCounted = 1.5, kMeasuredOverCountedAlone = 3.2;
 
 // The taps of one axis: how many a phase or plane has at most, and the pixels between them.
 struct TapSpacing {
@@ -74,6 +75,20 @@ std::string refusal(int shared_bytes, int64_t blocks) {
 double issue_time(double instructions, int64_t blocks, const Problem& problem, const Device& device) {
   const double busy = std::min<double>(device.multiprocessors, static_cast<double>(std::max<int64_t>(blocks, 1)) / 2);
   return instructions / (4.0 * busy * kClock) * (static_cast<double>(accumulator_size(problem.dtype)) / 4);
+}
+
+// Bytes that kernels with the width innermost move: whole sectors, of columns apart from each other. With groups they
+// are not counted, for what else serves those in float64 moves them, too, and does not count them.
+double moved_by_planes(const Problem& problem) {
+  if (problem.groups > 1) return static_cast<double>(problem.bytes());
+  constexpr int64_t kSector = 32;
+  const int64_t element = element_size(problem.dtype);
+  int64_t bytes = 0;
+  for (const Tensor4* tensor : {&problem.x, &problem.w, &problem.y}) {
+    const bool is_one_column = tensor->size[3] == 1;
+    bytes += tensor->numel() * (is_one_column ? element : std::min(kSector, element * tensor->stride[3]));
+  }
+  return static_cast<double>(bytes);
 }
 
 struct Draft {
@@ -427,8 +442,13 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
   Draft draft;
   draft.refusal = refusal(problem);
   if (draft.refusal.empty()) draft = channels_innermost ? plan_channels(problem, device) : plan_planes(problem, device);
-  draft.plan.estimate_ms = 1e3 * (kMeasuredOverCounted * draft.plan.estimate_ms +
-                                  static_cast<double>(problem.bytes()) / device.bandwidth);
+  const bool is_alone = problem.groups == 1 &&
+                        (problem.direction == Direction::kGradWeight ||
+                         (problem.direction == Direction::kGradInput && problem.in_channels > problem.out_channels));
+  const double moved = channels_innermost ? static_cast<double>(problem.bytes()) : moved_by_planes(problem);
+  draft.plan.estimate_ms = 1e3 *
+                           ((is_alone ? kMeasuredOverCountedAlone : kMeasuredOverCounted) * draft.plan.estimate_ms +
+                            moved / device.bandwidth);
   if (considered) {
     considered->push_back(
         {"depthwise family" + (draft.tile.empty() ? "" : ", " + draft.tile), draft.plan.estimate_ms, draft.refusal});

@@ -27,6 +27,7 @@ constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 17;
 constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
 constexpr double kQuadUnit = 0.16;  // of a pixel
 constexpr double kCopyLatency = 440, kGatherLatency = 1750;  // of a stage, hidden by other blocks
+constexpr double kPlaneLatency = 2400;  // of each further plane of the source, of a stage: of 22 layers of the sweeps
 constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
 constexpr double kStageResult = 0.05, kStoreVector = 0.4, kStoreRun = 6;
 constexpr double kBlock = 2480, kPackWord = 1.95;
@@ -120,8 +121,11 @@ class Candidates {
     const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
     const double unit = copies ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherLoad;
     const double load = p.source_pixels * ((p.quads ? 0 : kOffset) + loads * p.units * p.chunks * unit);
-    const double latency = loads * p.chunks * (copies || p.quads ? kCopyLatency : kGatherLatency) *
-                           (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) / together;
+    const double latency = loads * p.chunks *
+                           ((copies || p.quads ? kCopyLatency : kGatherLatency) *
+                                (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) +
+                            kPlaneLatency * (p.planes_h * p.planes_w - 1)) /
+                           together;
     const double lines = pixels * (p.all_heights ? h_.geometry.phases() : 1);
     const double results = lines * w_.geometry.phases() * p.channels;
     const double runs = p.columns_adjacent ? lines / p.tile.w * p.channels

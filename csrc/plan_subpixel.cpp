@@ -9,21 +9,15 @@ namespace {
 
 constexpr int64_t kSubpixelRoom = 256;  // bytes: parts of the workspace begin at multiples
 
-// Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large.
-// Fitted to timings on an H200 (docs/performance_notes.md).
-double blocks_ms(const Blocks& blocks, DType dtype, bool back) {
-  constexpr double kLaunchMs = 2.5e-3, kBackMs = 4.5e-3;
+// Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
+// further ones start early. Fitted to timings on an H200 (docs/performance_notes.md).
+constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1.2e-3, kBackMs = 4.5e-3;
+double blocks_ms(const Blocks& blocks, DType dtype) {
   constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
   const int64_t element = element_size(dtype);
   const int unit = subpixel_unit(blocks, element);
   const double apart = unit == kSubpixelAlignment ? 1 : std::max(1.0, kAlone * static_cast<double>(element) / unit);
-  return (back ? kBackMs : kLaunchMs) + static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
-}
-
-PlannerOptions without_subpixel(PlannerOptions options) {
-  auto& names = options.families;
-  names.erase(std::remove(names.begin(), names.end(), "subpixel"), names.end());
-  return options;
+  return static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
 }
 
 }  // namespace
@@ -36,8 +30,9 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
     if (considered) considered->push_back({"subpixel family", 0, why});
     return std::nullopt;
   }
-  const Plan inner = make_plan(subpixel_problem(problem), device, without_subpixel(options));
+  const Plan inner = make_plan(subpixel_problem(problem), device, options.without("subpixel").without("merged"));
   const bool forward = problem.direction == Direction::kForward;
+  const bool is_weight = problem.direction == Direction::kGradWeight;
   const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
   const auto bytes = [&](const Blocks& blocks) {
     return round_up(blocks.numel() * element_size(problem.dtype), kSubpixelRoom);
@@ -51,9 +46,17 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   plan.weight_at = plan.output_at + (plan.output_in_place ? 0 : bytes(output));
   plan.bias_at = plan.weight_at + (plan.weight_in_place ? 0 : bytes(weight));
   plan.inner_at = plan.bias_at + (forward ? bytes(bias) : 0);
-  const double ms = inner.estimate_ms + (plan.output_in_place ? 0 : blocks_ms(output, problem.dtype, forward)) +
-                    (plan.weight_in_place ? 0 : blocks_ms(weight, problem.dtype, false)) +
-                    (problem.has_bias ? blocks_ms(bias, problem.dtype, false) : 0);
+  double ms = inner.estimate_ms;
+  double launch_ms = kLaunchMs;  // before the inner plan's kernels
+  const auto rewrite_before = [&](const Blocks& blocks) {
+    ms += launch_ms + blocks_ms(blocks, problem.dtype);
+    launch_ms = kFurtherLaunchMs;
+  };
+  if (!plan.output_in_place && !forward) rewrite_before(output);
+  if (!plan.weight_in_place && !is_weight) rewrite_before(weight);
+  if (problem.has_bias) rewrite_before(bias);
+  if (!plan.output_in_place && forward) ms += kBackMs + blocks_ms(output, problem.dtype);
+  if (!plan.weight_in_place && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
   std::optional<Plan> best;
   consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
   return best;

@@ -8,7 +8,8 @@
 namespace deconv {
 namespace {
 
-const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel"};
+const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper",   "mma",
+                                         "narrow", "col2im",    "subpixel", "merged"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -17,6 +18,13 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }  // namespace
 
 bool PlannerOptions::allows(const std::string& family) const { return !forced() || contains(families, family); }
+
+PlannerOptions PlannerOptions::without(const std::string& family) const {
+  PlannerOptions others = *this;
+  if (!forced() || families == std::vector{family}) others.families = kFamilies;
+  others.families.erase(std::remove(others.families.begin(), others.families.end(), family), others.families.end());
+  return others;
+}
 
 PlannerOptions parse_planner_options(const char* value) {
   PlannerOptions options;

@@ -13,6 +13,7 @@ struct PlannerOptions {
 
   bool forced() const { return !families.empty(); }
   bool allows(const std::string& family) const;
+  PlannerOptions without(const std::string& family) const;  // all others, where it is the only one
 };
 
 // From the variable's value, names separated by commas; null and "" allow all. Raises InvalidArgument.

@@ -321,6 +321,29 @@ def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
         call.check()
 
 
+# Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.
+GROUPS = [
+    case("fours", 2, 32, 6, 9, 32, 4, 2, 1, g=8),
+    case("some", 2, 60, 5, 7, 60, 3, 1, 1, g=20),
+    case("out", 1, 9, 7, 6, 36, (3, 2), (2, 1), (1, 0), (1, 0), g=3),
+    case("in", 2, 60, 5, 5, 12, 3, 2, 1, 1, g=3),
+    case("ones", 2, 34, 6, 8, 34, 3, 1, 1, g=34),
+    case("pointwise", 3, 24, 5, 6, 16, 1, 1, g=8),
+]
+
+
+@pytest.mark.parametrize("one", GROUPS, ids=lambda one: one["name"])
+def test_groups_of_the_merged_family(one: Case) -> None:
+    for mode, layout in itertools.product(("float32", "tf32", "float16", "bfloat16"), LAYOUTS):
+        call = Call(one, "grad_weight", mode, layout, "merged")
+        plans = core.candidates(call.problem, call.device, "merged")
+        assert plans
+        for plan in plans:
+            assert isinstance(plan.tile, core.MergedPlan)
+            call.with_plan(plan).check()
+        _check_odd_addresses(call)
+
+
 # One thread a block and several, whole runs and halves, several segments, paddings beyond the stride, more output than
 # the last block covers.
 ENLARGED = [

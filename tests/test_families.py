@@ -507,7 +507,7 @@ def test_convolutions_of_the_mma_family() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel", "merged"])
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
     env = {**os.environ, "DECONV_FAMILY": family}
@@ -878,8 +878,24 @@ LAYERS = {
         (40, 64, 45, 24, 64, (3, 3), (2, 2), (0, 1), (0, 1), 64),
         (8, 66, 33, 272, 66, (4, 4), (2, 2), (3, 1), (1, 0), 66),
     ],
+    # Groups of 1 to 30 channels, more on one side than on the other, all of them together and a few.
+    "merged": [
+        (16, 64, 32, 32, 64, (4, 4), (2, 2), (1, 1), (0, 0), 16),
+        (9, 60, 19, 24, 60, (3, 3), (1, 1), (1, 1), (0, 0), 20),
+        (8, 21, 17, 15, 42, (5, 3), (2, 1), (2, 0), (1, 0), 7),
+        (5, 96, 14, 14, 32, (3, 3), (2, 2), (1, 1), (1, 1), 16),
+        (5, 60, 13, 16, 56, (2, 2), (2, 2), (0, 0), (0, 0), 2),
+        (7, 40, 20, 9, 40, (1, 1), (1, 1), (0, 0), (0, 0), 10),
+        (4, 66, 30, 40, 66, (7, 7), (1, 1), (3, 3), (0, 0), 66),
+        (3, 24, 1, 1, 72, (4, 4), (1, 1), (0, 0), (0, 0), 6),
+    ],
 }  # fmt: skip
-LAYER_PLANS = {"subpixel": "plan: subpixel", "depthwise": "plan: depthwise family, down "}
+# By the direction, if it is not the same for all.
+LAYER_PLANS = {
+    "subpixel": "'plan: subpixel'",
+    "depthwise": "'plan: depthwise family, down '",
+    "merged": "{'grad_weight': 'plan: merged'}.get(direction, 'plan: gather')",
+}
 
 FORCED = """
 import torch, torch.nn.functional as F
@@ -927,7 +943,7 @@ for n, ci, h, w, co, k, s, p, op, g in LAYERS:
 @pytest.mark.parametrize("family", list(LAYERS))
 def test_layers_of_a_family(family: str) -> None:
     """Against float64 in all directions and ways of computing, equal bits, odd addresses, infinities."""
-    script = FORCED.replace("LAYERS", repr(LAYERS[family])).replace("PLAN", repr(LAYER_PLANS[family]))
+    script = FORCED.replace("LAYERS", repr(LAYERS[family])).replace("PLAN", LAYER_PLANS[family])
     env = {**os.environ, "DECONV_FAMILY": family}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

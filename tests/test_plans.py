@@ -1393,6 +1393,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     device = core.Device()
     device.multiprocessors = multiprocessors
     plan = core.make_plan(problem_of(one, direction, dtype, layout), device, families)
+    if isinstance(plan.tile, core.MergedPlan):
+        _check_merged_plan(plan, one, direction, dtype)
+        one, plan = {**one, "g": one["g"] // plan.tile.merge}, plan.tile.inner
     if isinstance(plan.tile, core.HopperConvPlan):
         assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
         assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes + 16
@@ -1445,6 +1448,23 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     else:
         assert plan.workspace_bytes == 0
         _check_conv_plan(plan.tile, one, direction, dtype)
+
+
+def _check_merged_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """The workspace begins with grad_weight of the merged groups, which are whole ones and of few channels."""
+    tile, size = plan.tile, {"float32": 4}.get(dtype, 2)
+    assert direction == "grad_weight"
+    assert dtype != "float64"
+    assert tile.merge > 1
+    assert one["g"] % tile.merge == 0
+    assert max(one["ci"], one["co"]) // one["g"] * tile.merge <= 64
+    merged = one["ci"] * (one["co"] // one["g"]) * tile.merge * one["k"][0] * one["k"][1] * size
+    assert merged <= core.WORKSPACE_LIMIT
+    assert 0 <= tile.inner_at - merged < 256
+    assert tile.inner_at % 256 == 0
+    assert plan.workspace_bytes == tile.inner_at + tile.inner.workspace_bytes
+    assert plan.estimate_ms > tile.inner.estimate_ms > 0
+    assert not isinstance(tile.inner.tile, core.MergedPlan)
 
 
 def _block(one: Case) -> tuple[int, int]:
@@ -1740,11 +1760,54 @@ def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capab
     device.has_wgmma = capability == 90
     grouped = case("grouped", 16, 16 * channels, 64, 64, 16 * channels, 4, 2, 1, g=16)
     plan = core.make_plan(problem_of(grouped, "grad_weight", "bfloat16", layout), device)
-    plan = plan.tile.inner if isinstance(plan.tile, core.SubpixelPlan) else plan
-    assert type(plan.tile).__name__.startswith("HopperWeight" if capability == 90 else "MmaWeight")
+    assert isinstance(plan.tile, core.MergedPlan)
+    assert 16 < plan.tile.merge * channels <= 32
+    inner = plan.tile.inner
+    inner = inner.tile.inner if isinstance(inner.tile, core.SubpixelPlan) else inner
+    assert type(inner.tile).__name__.startswith("HopperWeight" if capability == 90 else "MmaWeight")
     one = case("few", 16, channels, 64, 64, 64, 4, 2, 1)
     text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), families="mma")
     assert "mma family: refused, takes at least 8 input channels" in text
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "merge"),
+    [((4, 4), 16, 8), ((5, 5), 20, 5), ((3, 12), 14, 2), ((8, 8), 5, 5), ((20, 20), 6, 3), ((30, 30), 2, 2)],
+)
+def test_merged_groups(channels: tuple[int, int], groups: int, merge: int) -> None:
+    """The most that divide their number, up to 32 channels together, or to 64 where that leaves none."""
+    one = case("merged", 4, channels[0] * groups, 30, 30, channels[1] * groups, 3, 1, 1, g=groups)
+    plan = core.make_plan(problem_of(one, "grad_weight", "float16"), families="merged")
+    assert isinstance(plan.tile, core.MergedPlan)
+    assert plan.tile.merge == merge
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (case("alone", 4, 32, 30, 30, 32, 3, 1, 1), "takes groups of which a divisor of their number has up to 64"),
+        (case("prime", 4, 4 * 67, 30, 30, 4 * 67, 3, 1, 1, g=67), "takes groups of which a divisor of their number"),
+        (case("wide", 4, 66, 30, 30, 66, 3, 1, 1, g=2), "takes groups of which a divisor of their number"),
+        (case("long", 1, 8192, 8, 8, 8192, 128, 1, 60, g=2048), "takes merged weights up to 64 MiB"),
+        (case("quick", 16, 64, 64, 64, 64, 4, 2, 1, g=64), "another family takes less than its operands' way"),
+    ],
+)
+def test_groups_that_are_not_merged(one: Case, why: str) -> None:
+    assert f"merged family: refused, {why}" in core.explain(problem_of(one, "grad_weight", "float16"))
+    text = core.explain(problem_of(one, "grad_weight", "float64"), families="merged")
+    assert "merged family: refused, takes float16, bfloat16 and float32" in text
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_gradients_of_one_channel_without_groups(layout: str) -> None:
+    """Not by the depthwise family where another reads many channels together."""
+    one = case("one_output", 16, 64, 64, 64, 1, 4, 2, 1)
+    for direction, dtype in (("grad_weight", "bfloat16"), ("grad_input", "float32")):
+        plan = core.make_plan(problem_of(one, direction, dtype, layout))
+        assert not isinstance(plan.tile, DEPTHWISE_PLANS)
+    one = case("one_input", 16, 1, 64, 64, 64, 4, 2, 1)
+    plan = core.make_plan(problem_of(one, "grad_weight", "bfloat16", layout))
+    assert isinstance(plan.tile, DEPTHWISE_PLANS) == (layout == "contiguous")
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (7, 2), (4, 3), (5, 3), (7, 4)])
@@ -2026,6 +2089,7 @@ FAMILIES = {
     "narrow": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan,),
     "subpixel": (core.SubpixelPlan,),
+    "merged": (core.MergedPlan,),
 }
 
 
@@ -2042,6 +2106,8 @@ def test_forced_family(families: str, direction: str) -> None:
             best = family = "hopper"
         if families == "subpixel" and best == "depthwise":  # any family may serve its blocks
             best = family = "subpixel"
+        if families == "merged" and direction == "grad_weight" and best == "depthwise":  # or several groups as one
+            best = family = "merged"
         plan = core.make_plan(problem, families=families)
         assert isinstance(plan.tile, FAMILIES[family])
         text = core.explain(problem, families=families)
@@ -2063,7 +2129,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel"
+    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel, merged"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "launchers.h"
+#include "merged.h"
 #include "subpixel.h"
 
 namespace deconv {
@@ -117,6 +118,7 @@ cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& ope
   if (const auto* tile = std::get_if<SubpixelPlan>(&plan.tile)) {
     return launch_subpixel(problem, *tile, operands, stream);
   }
+  if (const auto* tile = std::get_if<MergedPlan>(&plan.tile)) return launch_merged(problem, *tile, operands, stream);
   switch (problem.dtype) {
     case DType::kFloat16: return launch_as<__half>(problem, plan, operands, stream);
     case DType::kBFloat16: return launch_as<__nv_bfloat16>(problem, plan, operands, stream);

@@ -3,8 +3,19 @@
 
 #include <cuda_runtime_api.h>
 
+#include "../col2im_plan.h"
+#include "../depthwise_plan.h"
+#include "../gather_plan.h"
+#include "../hopper_plan.h"
+#include "../hopper_weight_lines_plan.h"
+#include "../hopper_weight_plan.h"
+#include "../hopper_weight_strips_plan.h"
+#include "../hopper_weight_tensor_plan.h"
+#include "../hopper_weight_turned_plan.h"
+#include "../mma_plan.h"
+#include "../narrow_plan.h"
 #include "../operands.h"
-#include "../plan.h"
+#include "../problem.h"
 
 namespace deconv {
 
