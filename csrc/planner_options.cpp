@@ -20,10 +20,13 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 bool PlannerOptions::allows(const std::string& family) const { return !forced() || contains(families, family); }
 
 PlannerOptions PlannerOptions::without(const std::string& family) const {
-  PlannerOptions others = *this;
-  if (!forced() || families == std::vector{family}) others.families = kFamilies;
-  others.families.erase(std::remove(others.families.begin(), others.families.end(), family), others.families.end());
-  return others;
+  const auto others = [&](std::vector<std::string> names) {
+    names.erase(std::remove(names.begin(), names.end(), family), names.end());
+    return names;
+  };
+  PlannerOptions options{others(families)};
+  if (!options.forced()) options.families = others(kFamilies);
+  return options;
 }
 
 PlannerOptions parse_planner_options(const char* value) {

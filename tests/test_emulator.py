@@ -344,6 +344,22 @@ def test_groups_of_the_merged_family(one: Case) -> None:
         _check_odd_addresses(call)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "tf32", "bfloat16"])
+def test_infinities_stay_in_their_group(mode: str, layout: str) -> None:
+    """What merged groups compute for nothing may be NaN; the other groups have the same bits as without."""
+    call = Call(GROUPS[0], "grad_weight", mode, layout, "merged")
+    assert call.is_served_by("merged")
+    operands = call.operands()
+    finite = call.emulate(operands, 0).clone()
+    group = slice(4, 8)  # the second of eight
+    operands["x"][0, 5, 2, 3], operands["y"][1, 6, 4, 4] = float("inf"), float("nan")
+    result = call.emulate(operands, 0)
+    assert not result[group].isfinite().all()
+    result[group] = finite[group]
+    assert torch.equal(result, finite)
+
+
 # One thread a block and several, whole runs and halves, several segments, paddings beyond the stride, more output than
 # the last block covers.
 ENLARGED = [

@@ -1798,6 +1798,18 @@ def test_groups_that_are_not_merged(one: Case, why: str) -> None:
     assert "merged family: refused, takes float16, bfloat16 and float32" in text
 
 
+@pytest.mark.parametrize("families", ["merged", "merged,merged", "subpixel,merged", "subpixel,merged,merged"])
+def test_plans_do_not_nest_a_family_in_itself(families: str) -> None:
+    one = case("nested", 4, 24, 1, 16, 9, 2, 2, g=3)
+    plan = core.make_plan(problem_of(one, "grad_weight", "bfloat16"), families=families)
+    kinds = []
+    while isinstance(plan.tile, (core.SubpixelPlan, core.MergedPlan)):
+        kinds.append(type(plan.tile))
+        plan = plan.tile.inner
+    assert kinds
+    assert kinds in ([core.MergedPlan], [core.SubpixelPlan], [core.MergedPlan, core.SubpixelPlan])
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_gradients_of_one_channel_without_groups(layout: str) -> None:
     """Not by the depthwise family where another reads many channels together."""
