@@ -35,9 +35,8 @@ inline Problem merged_problem(const Problem& problem, int64_t merge) {
   return p;
 }
 
-// Why its groups can't be merged; nothing if they can.
+// Why the groups of a grad_weight can't be merged; nothing if they can.
 inline std::string merged_refusal(const Problem& problem) {
-  if (problem.direction != Direction::kGradWeight) return "takes grad_weight";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (element_size(problem.dtype) > 4) return "takes float16, bfloat16 and float32";
   const int64_t merge = merged_groups(problem);

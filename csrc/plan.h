@@ -70,7 +70,7 @@ inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 // nothing to gain, and the question is a call into Python that may wait for its lock.
 inline constexpr double kTf32MinFlops = 1e8;
 // Nor do those with fewer channels a group on both sides: there a tensor core has nothing to add up, unless groups are
-// merged, which is in three TF32 products then.
+// merged, and then in three TF32 products.
 inline constexpr int64_t kTensorCoreMinChannels = 2;
 
 // Whether the caller should find out if TF32 is allowed: a family on tensor cores could serve, and it is worth asking.

@@ -11,6 +11,8 @@ namespace deconv {
 // Hz under load, assumed for every GPU; ncu saw an H200 at up to 1.98e9.
 inline constexpr double kClock = 1.75e9;
 
+inline constexpr int64_t kWorkspaceRoom = 256;  // bytes: parts of a workspace begin at multiples
+
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int power_of_two_at_least(int64_t n) {

@@ -77,8 +77,8 @@ double issue_time(double instructions, int64_t blocks, const Problem& problem, c
   return instructions / (4.0 * busy * kClock) * (static_cast<double>(accumulator_size(problem.dtype)) / 4);
 }
 
-// Bytes that kernels with the width innermost move: whole sectors, of columns apart from each other. With groups they
-// are not counted, for what else serves those in float64 moves them, too, and does not count them.
+// Bytes that kernels with the width innermost move: whole sectors, of columns apart from each other. Not counted with
+// groups: the gather family, their other one in float64, moves as much and does not count it.
 double moved_by_planes(const Problem& problem) {
   if (problem.groups > 1) return static_cast<double>(problem.bytes());
   constexpr int64_t kSector = 32;

@@ -6,8 +6,6 @@
 namespace deconv {
 namespace {
 
-constexpr int64_t kMergedRoom = 256;  // bytes: parts of the workspace begin at multiples
-
 constexpr double kMovedOverCopied = 1.2;  // of any family's memory traffic at best, as the depthwise family counts it
 
 // Of taking the diagonal blocks out. Fitted to timings on an H200 (docs/performance_notes.md).
@@ -34,7 +32,7 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
   plan.merge = merged_groups(problem);
   plan.inner = std::make_shared<const Plan>(
       make_plan(merged_problem(problem, plan.merge), device, options.without("merged")));
-  plan.inner_at = round_up(bytes * plan.merge, kMergedRoom);
+  plan.inner_at = round_up(bytes * plan.merge, kWorkspaceRoom);
   std::optional<Plan> best;
   consider_plan(best, "merged family", plan, plan.inner_at + plan.inner->workspace_bytes,
                 plan.inner->estimate_ms + diagonal_ms(bytes), problem.dtype, considered);

@@ -7,8 +7,6 @@
 namespace deconv {
 namespace {
 
-constexpr int64_t kSubpixelRoom = 256;  // bytes: parts of the workspace begin at multiples
-
 // Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
 // further ones start early. Fitted to timings on an H200 (docs/performance_notes.md).
 constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1.2e-3, kBackMs = 4.5e-3;
@@ -35,7 +33,7 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   const bool is_weight = problem.direction == Direction::kGradWeight;
   const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
   const auto bytes = [&](const Blocks& blocks) {
-    return round_up(blocks.numel() * element_size(problem.dtype), kSubpixelRoom);
+    return round_up(blocks.numel() * element_size(problem.dtype), kWorkspaceRoom);
   };
   SubpixelPlan plan;
   plan.inner = std::make_shared<const Plan>(inner);

@@ -336,11 +336,8 @@ GROUPS = [
 def test_groups_of_the_merged_family(one: Case) -> None:
     for mode, layout in itertools.product(("float32", "tf32", "float16", "bfloat16"), LAYOUTS):
         call = Call(one, "grad_weight", mode, layout, "merged")
-        plans = core.candidates(call.problem, call.device, "merged")
-        assert plans
-        for plan in plans:
-            assert isinstance(plan.tile, core.MergedPlan)
-            call.with_plan(plan).check()
+        assert call.is_served_by("merged")
+        call.check()
         _check_odd_addresses(call)
 
 

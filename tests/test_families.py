@@ -930,7 +930,7 @@ for n, ci, h, w, co, k, s, p, op, g in LAYERS:
             shifted = torch.empty(grad.numel() + 1, device="cuda", dtype=dtype)[1:]
             shifted = shifted.as_strided(grad.shape, grad.stride()).copy_(grad)
             of_shifted = ops.conv_transpose2d_grad_weight(x, shifted, k, s, p, op, g)
-            if REWRITES and h * w > 1:  # else grad_output may come by other loads, and sums have another order
+            if SAME_BITS and h * w > 1:  # else grad_output may come by other loads, and sums have another order
                 assert torch.equal(of_shifted, result), kind
             assert ((of_shifted.double() - w64).norm() / w64.norm()).item() < most, kind
             # A pixel that is not finite reaches the blocks that it meets, and no others.
@@ -944,7 +944,7 @@ for n, ci, h, w, co, k, s, p, op, g in LAYERS:
 def test_layers_of_a_family(family: str) -> None:
     """Against float64 in all directions and ways of computing, equal bits, odd addresses, infinities."""
     script = FORCED.replace("LAYERS", repr(LAYERS[family])).replace("PLAN", LAYER_PLANS[family])
-    script = script.replace("REWRITES", repr(family != "merged"))
+    script = script.replace("SAME_BITS", repr(family != "merged"))
     env = {**os.environ, "DECONV_FAMILY": family}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
