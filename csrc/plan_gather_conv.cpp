@@ -11,7 +11,7 @@ namespace deconv {
 namespace {
 
 // Instructions around one element, estimated; they rank tiles and do not predict times.
-constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 40, kStoreCost = 6;
+constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 100, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
 // Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200 (docs/performance_notes.md), so

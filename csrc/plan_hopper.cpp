@@ -212,7 +212,7 @@ class Candidates {
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
     p.source = repack ? HopperSource::kTensor : source_;
     p.repack = repack;
-    p.slice = repack ? repack_slice(problem_) : static_cast<int>(problem_.batch);
+    p.slice = repack ? repack_slice(problem_.batch, repacked_image_bytes(problem_)) : static_cast<int>(problem_.batch);
     if (p.slice == 0) return std::nullopt;
     if (repack && planes_h_ * planes_w_ > kHopperMaxPlanes) return std::nullopt;
     p.inner = inner;

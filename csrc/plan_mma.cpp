@@ -37,11 +37,16 @@ constexpr double kFirstItem = 0.2;  // of an item's time: what a block's beginni
 constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
 // Of what two blocks get from a multiprocessor, what one gets, and three.
 constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;
-constexpr double kTogetherCost = 0.055;  // of a byte of the result whose phases are stored together
+// Of a byte of the result whose phases are stored together, where its lines are not whole sectors, and where they are.
+constexpr double kTogetherCost[2] = {0.055, 0.015};
+// Of an element, what five to six such layers took more than estimated: 16 bits that are stored alone; float32 in lines
+// that are not whole sectors.
+constexpr double kAloneCost = 0.27, kRaggedLineCost = 0.22;
 // Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
 constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
+constexpr int kSector = 32;  // bytes
 constexpr double kLaunchMs = 6e-3;
-constexpr double kRepackPasses = 2.5;  // over its bytes, at the speed of a device copy
+constexpr double kRepackPasses = 2.5, kUnpackPasses = 2.8;  // over its bytes, at the speed of a device copy
 constexpr double kPackMsPerByte = 0.5e-9;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -62,8 +67,16 @@ class Candidates {
         element_(static_cast<int>(element_size(problem.dtype))),
         vector_source_(vector_source(problem)) {}
 
-  // How many images at a time a kernel before may rewrite. 0: none.
-  int slice() const { return vector_source_ || c_.source_channels * element_ % 16 != 0 ? 0 : repack_slice(problem_); }
+  // Whether kernels before and after may rewrite the source and the result, and how many images at a time. 0: they may
+  // not.
+  int slice(bool repack, bool unpack) const {
+    const auto pieces = [&](int64_t channels) { return channels * element_ % 16 == 0; };  // whole ones, in each group
+    if (repack && (vector_source_ || !pieces(c_.source_channels))) return 0;
+    const bool contiguous = problem_.result_layout == Layout::kContiguous && c_.result.stride[1] != 1;
+    if (unpack && !(contiguous && pieces(c_.result_channels))) return 0;
+    return repack_slice(problem_.batch, (repack ? repacked_image_bytes(problem_) : 0) +
+                                            (unpack ? c_.result.numel() / problem_.batch * element_ : 0));
+  }
 
   // Whether the result's two phases along the width can be stored together.
   bool alternates() const {
@@ -77,7 +90,7 @@ class Candidates {
   }
 
   // The best of the shapes that the tile's pixels can take. Nothing if none fits.
-  std::optional<Plan> plan(const MmaTile& tile, bool repack, int together) const {
+  std::optional<Plan> plan(const MmaTile& tile, bool repack, bool unpack, int together) const {
     std::optional<MmaConvPlan> best;
     double best_ms = 0;
     const int width = w_.phase_size(0);
@@ -90,7 +103,7 @@ class Candidates {
         last = w;
         for (const int row_bytes : {2 * kMmaBandBytes, kMmaBandBytes}) {
           for (const bool keep : {false, true}) {
-            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, together);
+            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, unpack, together);
             if (!p) continue;
             const double ms = estimate_ms(*p);
             if (best && ms >= best_ms) continue;
@@ -102,12 +115,12 @@ class Candidates {
     }
     if (!best) return std::nullopt;
     choose_runs(*best);
-    return Plan{*best, best->packed_bytes + best->repacked_bytes, estimate_ms(*best)};
+    return Plan{*best, best->packed_bytes + best->repacked_bytes + best->unpacked_bytes, estimate_ms(*best)};
   }
 
  private:
   std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, int row_bytes, bool keep, bool repack,
-                                        int together) const {
+                                        bool unpack, int together) const {
     MmaConvPlan p;
     p.tile = tile;
     p.together = together;
@@ -127,7 +140,8 @@ class Candidates {
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
     // As few tiles as the extents allow, of equal size.
     p.repack = repack;
-    p.slice = repack ? slice() : static_cast<int>(problem_.batch);
+    p.unpack = unpack;
+    p.slice = slice(repack, unpack);
     const int height = h_.phase_size(0), batch = p.slice;
     const auto even = [](int extent, int most) {
       return static_cast<int>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
@@ -155,7 +169,7 @@ class Candidates {
     if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
     p.halo_slots = p.halos_ahead + (keep ? halos : 1);
     p.halo_bytes = static_cast<int>(round_up(rows, kMmaPassRows) * pitch);
-    p.staged_bytes = c_.result.stride[1] == 1 ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
+    p.staged_bytes = channels_adjacent(p) ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
     p.weights_at = static_cast<int>(round_up(p.halo_slots * p.halo_bytes, 128));
     p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaBandBytes;
     p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
@@ -169,13 +183,20 @@ class Candidates {
     p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * static_cast<int64_t>(p.bands) * p.slots_h *
                      p.slots_w * tile.channels() * kMmaBandBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
-    p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
+    p.repacked_bytes = repack ? repacked_image_bytes(problem_) * p.slice : 0;
+    p.unpacked_bytes = unpack ? c_.result.numel() / problem_.batch * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
     if (items * p.m_tiles * static_cast<double>(problem_.groups) > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
     set_runs(p, 1);
     return p;
   }
+
+  // Of what the kernel stores.
+  bool channels_adjacent(const MmaConvPlan& p) const { return p.unpack || c_.result.stride[1] == 1; }
+
+  bool is_whole(int64_t elements) const { return elements * element_ % kSector == 0; }
+  bool whole_lines() const { return is_whole(c_.result.stride[2]) && is_whole(c_.result.stride[1]); }
 
   // Blocks of a multiprocessor.
   int resident(const MmaConvPlan& p) const {
@@ -233,34 +254,39 @@ class Candidates {
     const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.bands * p.planes_h *
                         p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
-    const double together = p.together > 1 ? kTogetherCost * p.tile.channels() * p.tile.pixels() * element_ : 0;
+    const double results = 1.0 * p.tile.channels() * p.tile.pixels();
+    const double together = p.together > 1 ? kTogetherCost[whole_lines()] * results * element_ : 0;
     const double halos = of_phases * p.chunks * p.planes_h * p.planes_w;
-    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + together + kItemCost;
+    const double store = channels_adjacent(p) ? 0
+                         : element_ == 2      ? (mma_vector_result(problem_, p) ? 0 : kAloneCost * results)
+                                              : (whole_lines() ? 0 : kRaggedLineCost * results);
+    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + together + store +
+                        kItemCost;
     const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
     const double blocks = std::min<double>(rounds, resident(p));  // at once
     const double share = blocks < 2 ? kOneBlock : blocks < 3 ? 1 : kThreeBlocks;
-    const double results = result_traffic(p) / device_.bandwidth;
+    const double stores = result_traffic(p) / device_.bandwidth;
     const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
-    const double repacked = slices * static_cast<double>(p.repacked_bytes);
+    const double repacked = slices * (kRepackPasses * static_cast<double>(p.repacked_bytes) +
+                                      kUnpackPasses * static_cast<double>(p.unpacked_bytes));
+    const double launches = slices * (p.unpack ? 2 : 1);
     const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
-    return 1e3 * (std::max(cycles / kClock, others) + results) + slices * kLaunchMs +
-           kPackMsPerByte * static_cast<double>(p.packed_bytes) + kRepackPasses * 1e3 * repacked / device_.bandwidth;
+    return 1e3 * (std::max(cycles / kClock, others) + stores) + launches * kLaunchMs +
+           kPackMsPerByte * static_cast<double>(p.packed_bytes) + 1e3 * repacked / device_.bandwidth;
   }
 
   // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
   double result_traffic(const MmaConvPlan& p) const {
     const double bytes = static_cast<double>(c_.result.numel()) * element_;
-    if (c_.result.stride[1] == 1) return bytes;
-    constexpr int kSector = 32;
+    if (channels_adjacent(p)) return bytes;
     const double line = static_cast<double>(p.pixels.w) * p.together * element_;  // of a tile
     const int apart = w_.result_step() / p.together;
-    const auto whole = [&](int64_t elements) { return elements * element_ % kSector == 0; };
     double sectors = line * apart / kSector, read = 0;
     if (apart > 1) {
       sectors = std::min(sectors + 1, static_cast<double>(p.pixels.w));
       read = kReadOfPhase * sectors;
-    } else if (!(whole(p.pixels.w * p.together) && whole(c_.result.stride[2]) && whole(c_.result.stride[1]))) {
+    } else if (!(is_whole(p.pixels.w * p.together) && whole_lines())) {
       sectors += 1;
       read = kReadOfTile * std::min(2.0, sectors);
     }
@@ -290,13 +316,14 @@ std::string describe(const MmaConvPlan& plan, DType) {
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
        << (plan.row_bytes > kMmaBandBytes ? ", rows of 128 bytes" : "") << (plan.keep_halos ? ", halos kept" : "")
        << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
-       << (plan.split ? ", three TF32 products" : "");
+       << (plan.unpack ? ", result unpacked" : "") << (plan.split ? ", three TF32 products" : "");
   return text.str();
 }
 
 bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
+  if (plan.unpack) return true;
   if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
   // Pairs of 16-bit columns, in one line and in one word.
   const bool pairs = plan.together == 2 || (geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0);
@@ -313,12 +340,14 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
   std::optional<Plan> best;
   for (const MmaTile& tile : kMmaTiles) {
     if (!candidates.suits(tile)) continue;
-    for (const auto& [repack, together] : {std::pair{false, 1}, {true, 1}, {false, 2}, {true, 2}}) {
-      if ((repack && candidates.slice() == 0) || (together > 1 && !candidates.alternates())) continue;
-      const std::optional<Plan> plan = candidates.plan(tile, repack, together);
-      if (!plan) continue;
-      consider_plan(best, "mma family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
-                    problem.dtype, considered);
+    for (const bool repack : {false, true}) {
+      for (const auto& [unpack, together] : {std::pair{false, 1}, {false, 2}, {true, 1}}) {
+        if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
+        const std::optional<Plan> plan = candidates.plan(tile, repack, unpack, together);
+        if (!plan) continue;
+        consider_plan(best, "mma family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
+                      problem.dtype, considered);
+      }
     }
   }
   if (!best && considered) {

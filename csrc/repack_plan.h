@@ -18,12 +18,14 @@ inline Tensor4 repacked_source(const Problem& problem) {
   return repacked(correlation(problem).source, problem.groups, problem.dtype);
 }
 
-// So many images of the source are rewritten at a time, then used. Few, large slices: each costs the filling and
-// draining of two kernels. 0: an image is too large.
-inline int repack_slice(const Problem& problem) {
-  const int64_t image = repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));
-  if (image * problem.batch <= kRepackLimit) return static_cast<int>(problem.batch);
-  return static_cast<int>(kRepackLimit / 2 / image);
+// So many images, of so many bytes each in the workspace, are rewritten at a time and used. Few, large slices: each
+// costs the filling and draining of its kernels. 0: an image is too large.
+inline int repack_slice(int64_t batch, int64_t image_bytes) {
+  if (image_bytes * batch <= kRepackLimit) return static_cast<int>(batch);
+  return static_cast<int>(kRepackLimit / 2 / image_bytes);
+}
+inline int64_t repacked_image_bytes(const Problem& problem) {
+  return repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));
 }
 
 inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype) {

@@ -611,6 +611,16 @@ def calls(draw: st.DrawFn, family: str) -> Call:
     return call
 
 
+# Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
+@pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])
+def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> None:
+    one = case("unpacked", n=3, ci=16 * groups, h=h, w=w, co=co * groups, g=groups, k=3, s=5)
+    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
+    assert call.plan.tile.unpack
+    call.check()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
 def test_drawn_layers(family: str) -> None:

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "../kernels/col2im/conv.cuh"
 #include "../plan_arithmetic.h"
@@ -44,6 +43,10 @@ void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem,
   p.by_taps = divide_by(p.axis[0].kernel * p.axis[1].kernel);
   p.by_kernel_w = divide_by(p.axis[1].kernel);
   constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
+  // A base that wide copies refuse is left to narrow ones, or to loads.
+  p.column_bytes = plan.column_bytes == 16 && is_aligned(p.source, 16) ? 16
+                   : plan.column_bytes > 0 && is_aligned(p.source, 4)  ? 4
+                                                                       : 0;
   p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
                     is_aligned(p.source, kCol2imUnitBytes);
   p.vector_result = is_aligned(p.result, 4 * sizeof(T)) ? col2im_vector_result(problem, plan) : 1;
@@ -54,24 +57,8 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
                                cudaStream_t stream) {
   col2im_family::ConvParams<T> params{};
   col2im_conv_params(params, problem, plan, operands);
-  const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, col2im_threads(kParts), plan.shared_bytes, stream, params);
-  };
-  using col2im_family::conv_kernel;
-  using col2im_family::ConvConfig;
-  const auto launch_rows = [&](auto column_bytes) {
-    constexpr int kColumnBytes = decltype(column_bytes)::value;
-    switch (plan.row_tiles) {
-      case 1: return launch_with(conv_kernel<ConvConfig<T, 1, kParts, kColumnBytes>>);
-      case 2: return launch_with(conv_kernel<ConvConfig<T, 2, kParts, kColumnBytes>>);
-      case 3: return launch_with(conv_kernel<ConvConfig<T, 3, kParts, kColumnBytes>>);
-    }
-    return cudaErrorInvalidValue;
-  };
-  // A base that wide copies refuse is left to narrow ones, or to loads.
-  if (plan.column_bytes == 16 && is_aligned(params.source, 16)) return launch_rows(std::integral_constant<int, 16>());
-  if (plan.column_bytes > 0 && is_aligned(params.source, 4)) return launch_rows(std::integral_constant<int, 4>());
-  return launch_rows(std::integral_constant<int, 0>());
+  return launch_kernel(col2im_family::conv_kernel<T, kParts>, plan.blocks, col2im_threads(kParts), plan.shared_bytes,
+                       stream, params);
 }
 
 }  // namespace deconv

@@ -10,6 +10,7 @@
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
+#include "unpack.cuh"
 
 namespace deconv {
 
@@ -19,7 +20,7 @@ mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& pl
   set_images<T>(p, problem, operands);
   p.source_group = p.source_channels * p.source_c;
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.vector_result = mma_vector_result(problem, plan) && is_aligned(p.result, 16);
+  p.vector_result = plan.unpack || (mma_vector_result(problem, plan) && is_aligned(p.result, 16));
   for (int a = 0; a < 2; ++a) {
     const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
     for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
@@ -85,28 +86,43 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
                             cudaStream_t stream) {
   cudaError_t error = launch_mma_pack < T, sizeof(T) == 4 && !kSplit > (problem, plan, operands, stream);
   const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
-  if (!plan.repack) {
-    const bool vector = vector_source(problem) && is_aligned(params.source, 16);
-    return error != cudaSuccess ? error : launch_mma_tile<T, kSplit>(params, vector, stream);
-  }
-  T* repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
+  const bool vector = plan.repack || (vector_source(problem) && is_aligned(params.source, 16));
+  const Correlation c = correlation(problem);
+  unsigned char* const after_weights = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
+  T* const repacked = reinterpret_cast<T*>(after_weights);
+  T* const unpacked = reinterpret_cast<T*>(after_weights + plan.repacked_bytes);
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
-    Tensor4 layout = repacked_source(problem);
-    layout.size[0] = std::min<int64_t>(plan.slice, problem.batch - first);
-    const T* const from = params.source + first * params.source_n;
-    error = launch_repack(describe_repack<T>(correlation(problem).source, problem.groups, layout, from, repacked),
-                          stream, Start::kAfter);
-    if (error != cudaSuccess) return error;
-    mma::ConvParams<T> of_slice = params;
-    of_slice.batch = static_cast<int>(layout.size[0]);
-    of_slice.result += first * params.result_n;
-    of_slice.source = repacked;
-    of_slice.source_n = layout.stride[0];
-    of_slice.source_c = layout.stride[1];
-    of_slice.source_h = layout.stride[2];
-    of_slice.source_w = layout.stride[3];
-    of_slice.source_group = layout.size[1] / problem.groups;
-    error = launch_mma_tile<T, kSplit>(of_slice, true, stream);
+    mma::ConvParams<T> p = params;
+    p.batch = static_cast<int>(std::min<int64_t>(plan.slice, problem.batch - first));
+    p.source += first * p.source_n;
+    p.result += first * p.result_n;
+    if (plan.repack) {
+      Tensor4 layout = repacked_source(problem);
+      layout.size[0] = p.batch;
+      error = launch_repack(describe_repack<T>(c.source, problem.groups, layout, p.source, repacked), stream,
+                            Start::kAfter);
+      if (error != cudaSuccess) return error;
+      p.source = repacked;
+      p.source_n = layout.stride[0];
+      p.source_c = layout.stride[1];
+      p.source_h = layout.stride[2];
+      p.source_w = layout.stride[3];
+      p.source_group = layout.size[1] / problem.groups;
+    }
+    T* const result = p.result;
+    if (plan.unpack) {
+      const Tensor4 layout = dense(c.result.size, Layout::kChannelsLast);
+      p.result = unpacked;
+      p.result_n = layout.stride[0];
+      p.result_m = layout.stride[1];
+      p.result_h = layout.stride[2];
+      p.result_w = layout.stride[3];
+    }
+    error = launch_mma_tile<T, kSplit>(p, vector, stream);
+    if (plan.unpack && error == cudaSuccess) {
+      error = launch_unpack<T>(unpacked, result, p.batch, static_cast<int>(c.result.size[2] * c.result.size[3]),
+                               static_cast<int>(c.result.size[1]), stream);
+    }
   }
   return error;
 }

@@ -80,19 +80,18 @@ __device__ __noinline__ void repair(const ConvParams<T>& p, float* products, con
   }
 }
 
-template <class Config>
+// Row tiles and bytes of a copy are branches of the warps that they concern, so that adding is compiled once: a block
+// has its SM to itself, and the registers that the widest branch wants are there.
+template <class T, int kParts>
 class ConvBlock {
-  using T = typename Config::Element;
-  static constexpr int kRowTiles = Config::kRowTiles, kPixelTiles = kCol2imPixelTiles, kUnit = Config::kUnit;
-  static constexpr int kDepth = Config::kDepth, kParts = Config::kParts;
+  static constexpr int kPixelTiles = kCol2imPixelTiles;
+  static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kDepth = 2 * kUnit;  // of one product
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
-  static constexpr bool kPlanes = Config::kPlanes;
-  // By planes a thread's copies are all of the same few *pieces*: neighbouring columns of a row.
-  static constexpr int kPieceColumns = kPlanes ? Config::kColumnBytes / static_cast<int>(sizeof(T)) : 1;
-  static constexpr int kPieces = kPieceColumns == 1 ? 2 : 1;  // of a thread, at most
   static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
   static constexpr int kBringThreads = 32 * kCol2imBringWarps;
+  template <int kRowTiles>
   using Sums = float[kRowTiles][kPixelTiles][4];
 
  public:
@@ -135,16 +134,20 @@ class ConvBlock {
         barrier_init(steps.empty + 8 * slot, kAddThreads);
       }
     }
-    if constexpr (!kPlanes) clear_source();
+    if (p.column_bytes == 0) clear_source();
     __syncthreads();
     if (warp >= kCol2imMultiplyWarps + kAddWarps) {
-      bring_all();
+      switch (p.column_bytes) {
+        case 16: bring_all<16>(); break;
+        case 4: bring_all<4>(); break;
+        default: bring_all<0>();
+      }
       return;
     }
     prepare();
     named_barrier_sync(kPrepared, kMultiplyThreads + kAddThreads);
     if (warp < kCol2imMultiplyWarps) {
-      multiply_all();
+      p.column_bytes > 0 ? multiply_rows<true>() : multiply_rows<false>();
     } else {
       add_all();
     }
@@ -213,10 +216,19 @@ class ConvBlock {
 
   // --- bringing warps ---
 
-  __device__ __forceinline__ int pieces() const { return plan.pixels() / kPieceColumns; }
+  // Of planes a thread's copies are all of the same few *pieces*: neighbouring columns of a row.
+  template <int kColumnBytes>
+  static constexpr int kPieceColumns = kColumnBytes / static_cast<int>(sizeof(T));
+
   __device__ __forceinline__ int channel_pitch() const { return plan.pixels() + 8; }  // channels in different banks
 
+  // kColumnBytes: of one copy from a plane; 0 for copies along the channels.
+  template <int kColumnBytes>
   __device__ __forceinline__ void bring_all() const {
+    constexpr bool kPlanes = kColumnBytes > 0;
+    constexpr int kColumns = kPlanes ? kPieceColumns<kColumnBytes> : 1;
+    constexpr int kPieces = kColumns == 1 ? 2 : 1;  // of a thread, at most
+    const int pieces = plan.pixels() / kColumns;
     const int thread = threadIdx.x - kMultiplyThreads - kAddThreads;
     Ring ring = stages;
     for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
@@ -227,7 +239,7 @@ class ConvBlock {
         if constexpr (kPlanes) {
 #pragma unroll
           for (int i = 0; i < kPieces; ++i) {
-            piece[i] = source_offset(p, place, step, kPieceColumns * (thread % pieces() + i * kBringThreads));
+            piece[i] = source_offset(p, place, step, kColumns * (thread % pieces + i * kBringThreads));
           }
         } else {
           named_barrier_sync(kOffsets, kBringThreads);
@@ -242,7 +254,9 @@ class ConvBlock {
           if constexpr (kPlanes) {
 #pragma unroll
             for (int i = 0; i < kPieces; ++i) {
-              if (i * kBringThreads < pieces()) copy_planes(image, piece[i], thread + i * kBringThreads, chunk, to);
+              if (i * kBringThreads < pieces) {
+                copy_planes<kColumnBytes>(image, piece[i], thread + i * kBringThreads, chunk, to);
+              }
             }
           } else if (p.vector_source) {
             copy_units(image, thread, chunk, to);
@@ -259,27 +273,28 @@ class ConvBlock {
   }
 
   // Some channels of one piece. index: of the piece, and of the channels that are copied at once.
+  template <int kColumnBytes>
   __device__ __forceinline__ void copy_planes(const T* image, int piece, int index, int chunk, uint32_t to) const {
-    constexpr int kElement = static_cast<int>(sizeof(T));
-    const int together = max(1, kBringThreads / pieces());  // channels
+    constexpr int kElement = static_cast<int>(sizeof(T)), kColumns = kPieceColumns<kColumnBytes>;
+    const int pieces = plan.pixels() / kColumns, together = max(1, kBringThreads / pieces);  // together: channels
     const int first = chunk * plan.depth_steps * kDepth;
     const int depth = min(plan.depth_steps, plan.all_depth_steps - chunk * plan.depth_steps) * kDepth;
     const int valid = piece >= 0 ? min(depth, p.source_channels - first) : 0;
-    int c = index / pieces();
-    to += (c * channel_pitch() + index % pieces() * kPieceColumns) * kElement;
+    int c = index / pieces;
+    to += (c * channel_pitch() + index % pieces * kColumns) * kElement;
     const T* from = image + piece + (first + c) * p.source_c;
     const int to_step = together * channel_pitch() * kElement;
     const int64_t from_step = together * p.source_c;
 #pragma unroll 4
     for (; c < valid; c += together, to += to_step, from += from_step) {
-      if constexpr (Config::kColumnBytes == 16) {
+      if constexpr (kColumnBytes == 16) {
         copy_16(to, from);
       } else {
         copy_4(to, from);
       }
     }
     for (; c < depth; c += together, to += to_step) {
-      if constexpr (Config::kColumnBytes == 16) {
+      if constexpr (kColumnBytes == 16) {
         store_shared_16(to, make_uint4(0, 0, 0, 0));
       } else {
         store_shared_4(to, 0);
@@ -332,23 +347,35 @@ class ConvBlock {
 
   // --- multiplying warps ---
 
+  template <bool kPlanes>
+  __device__ __forceinline__ void multiply_rows() const {
+    static_assert(kCol2imMostRowTiles == 3);
+    switch (plan.row_tiles) {
+      case 1: multiply_all<kPlanes, 1>(); break;
+      case 2: multiply_all<kPlanes, 2>(); break;
+      default: multiply_all<kPlanes, 3>();
+    }
+  }
+
+  // kPlanes: pixels are staged [channel][pixel], else [pixel][channel].
+  template <bool kPlanes, int kRowTiles>
   __device__ __forceinline__ void multiply_all() const {
     const int warp_tile = warp / plan.warps_n() * kRowTiles, warp_pixel = warp % plan.warps_n() * 8 * kPixelTiles;
     Ring ring = stages, kept = steps;
     int row = 0;  // of the ring of products, the one that this step's first source row gets
     for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
       for (int step = 0; step < plan.steps; ++step) {
-        Sums sums = {};
+        Sums<kRowTiles> sums = {};
         for (int chunk = 0; chunk < plan.chunks; ++chunk) {
           ring.wait_full();
-          multiply(sums, chunk, source + ring.slot * plan.slot_bytes, warp_tile, warp_pixel);
+          multiply<kPlanes, kRowTiles>(sums, chunk, source + ring.slot * plan.slot_bytes, warp_tile, warp_pixel);
           ring.release(ring.slot);
           ring.advance();
         }
         kept.wait_empty();
-        keep_products(sums, row, warp_tile, warp_pixel);
+        keep_products<kRowTiles>(sums, row, warp_tile, warp_pixel);
         if constexpr (kParts == 2) {
-          if (__any_sync(0xffffffffu, !all_finite(sums))) {
+          if (__any_sync(0xffffffffu, !all_finite<kRowTiles>(sums))) {
             repair(p, products, place_segment(segment), step, row, 16 * warp_tile, warp_pixel, group, first_m);
           }
         }
@@ -364,6 +391,7 @@ class ConvBlock {
   }
 
   // Operand B of one step of the depth and all of the warp's pixels, of which a lane holds two words each.
+  template <bool kPlanes>
   __device__ __forceinline__ void load_pixels(uint32_t (&b)[kPixelTiles][2], uint32_t slot, int step,
                                               int warp_pixel) const {
     if constexpr (kPlanes && sizeof(T) == 4) {
@@ -391,13 +419,15 @@ class ConvBlock {
     }
   }
 
-  __device__ __forceinline__ void multiply(Sums& sums, int chunk, uint32_t slot, int warp_tile, int warp_pixel) const {
+  template <bool kPlanes, int kRowTiles>
+  __device__ __forceinline__ void multiply(Sums<kRowTiles>& sums, int chunk, uint32_t slot, int warp_tile,
+                                           int warp_pixel) const {
     const int first = chunk * plan.depth_steps, steps = min(plan.depth_steps, plan.all_depth_steps - first);
     const int tiles = plan.all_row_tiles();
 #pragma unroll(kParts == 1 ? 2 : 1)
     for (int step = 0; step < steps; ++step) {
       uint32_t b[kPixelTiles][2];
-      load_pixels(b, slot, step, warp_pixel);
+      load_pixels<kPlanes>(b, slot, step, warp_pixel);
       const uint4* weight = weights + ((first + step) * kParts * tiles + warp_tile) * 32 + lane;
       if constexpr (kParts == 1) {
         if constexpr (sizeof(T) == 4) {
@@ -432,7 +462,9 @@ class ConvBlock {
   }
 
   // A lane holds two neighbouring pixels of rows lane / 4 and lane / 4 + 8.
-  __device__ __forceinline__ void keep_products(const Sums& sums, int ring, int warp_tile, int warp_pixel) const {
+  template <int kRowTiles>
+  __device__ __forceinline__ void keep_products(const Sums<kRowTiles>& sums, int ring, int warp_tile,
+                                                int warp_pixel) const {
 #pragma unroll
     for (int j = 0; j < kPixelTiles; ++j) {
       const int at = place_pixel(p, warp_pixel + 8 * j + lane % 4 * 2, ring);
@@ -450,7 +482,8 @@ class ConvBlock {
     }
   }
 
-  __device__ __forceinline__ static bool all_finite(const Sums& sums) {
+  template <int kRowTiles>
+  __device__ __forceinline__ static bool all_finite(const Sums<kRowTiles>& sums) {
     float nothing = 0;  // NaN from the first sum on that is not finite
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -625,12 +658,11 @@ class ConvBlock {
   }
 };
 
-template <class Config>
-__global__ void __launch_bounds__(col2im_threads(Config::kParts), 1)
-    conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
+template <class T, int kParts>
+__global__ void __launch_bounds__(col2im_threads(kParts), 1) conv_kernel(const __grid_constant__ ConvParams<T> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared[];
-  ConvBlock<Config>(params, shared).run();
+  ConvBlock<T, kParts>(params, shared).run();
 #endif
 }
 

@@ -1,4 +1,4 @@
-// What the col2im family's kernel gets, and its instances.
+// What the col2im family's kernel gets.
 #pragma once
 
 #include "../../col2im_plan.h"
@@ -25,20 +25,10 @@ struct ConvParams {
   int tap_step[2], shift_step[2];
   int most_taps_w;  // of a phase
   Divisor by_column_parts, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
+  int column_bytes;    // the plan's, or less where the source's address does not allow it
   bool vector_source;  // 16-byte copies along the channels, where columns are not copied
   int vector_result;   // elements of one store
   Col2imConvPlan plan;
-};
-
-template <class T, int kRowTiles_, int kParts_, int kColumnBytes_>
-struct ConvConfig {
-  using Element = T;
-  static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kParts = kParts_;
-  static constexpr int kColumnBytes = kColumnBytes_;
-  static constexpr bool kPlanes = kColumnBytes > 0;  // staged [channel][pixel], else [pixel][channel]
-  static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kDepth = 2 * kUnit;                                      // of one product
 };
 
 }  // namespace deconv::col2im_family

@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 2)
   const int lanes = p.plan.lanes, slots = p.plan.slots_w;
   const int lane = p.plan.by_lanes.remainder(threadIdx.x), slot = p.plan.by_lanes.quotient(threadIdx.x);
   const int pass_w = block.take(p.plan.by_passes_w), pass_h = block.take(p.plan.by_passes_h);
-  const int pair = (block.take(p.plan.by_blocks_inner) * lanes + lane) * kVector;
+  const int first_pair = block.take(p.plan.by_blocks_inner) * lanes * kVector, pair = first_pair + lane * kVector;
   const int64_t split = block.rest();
 
   const int plane_h = p.plan.by_chunks_h.quotient(pass_h), plane_w = p.plan.by_chunks_w.quotient(pass_w);
@@ -307,19 +307,19 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 2)
     }
   }
 
+  const int inner = lanes * kVector;  // pairs of a block
 #pragma unroll
   for (int e = 0; e < kDepthwiseTapRows * kDepthwiseTapColumnsInner; ++e) {
     const int i = e / kDepthwiseTapColumnsInner, k = e % kDepthwiseTapColumnsInner;
+    if (i >= tap_rows || k >= tap_columns) continue;
     __syncthreads();  // the previous tap's readers are done
 #pragma unroll
     for (int v = 0; v < kVector; ++v) slot_sums[threadIdx.x * kVector + v] = of_thread.sums[i][k][v];
     __syncthreads();
-    if (slot > 0 || i >= tap_rows || k >= tap_columns || pair >= p.channels) continue;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
+    for (int of_block = threadIdx.x; of_block < min(inner, p.channels - first_pair); of_block += kDepthwiseThreads) {
       Accum sum = 0;
-      for (int other = 0; other < slots; ++other) sum += slot_sums[(other * lanes + lane) * kVector + v];
-      p.store_weight(split, pair + v, th.first_tap + (first_h + i) * th.tap_step,
+      for (int other = 0; other < slots; ++other) sum += slot_sums[other * inner + of_block];
+      p.store_weight(split, first_pair + of_block, th.first_tap + (first_h + i) * th.tap_step,
                      tw.first_tap + (first_w + k) * tw.tap_step, sum);
     }
   }
