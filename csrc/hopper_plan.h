@@ -129,7 +129,7 @@ struct HopperConvPlan {
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
   int planes_h = 1, planes_w = 1;  // that have halos of their own
-  int halo_planes = 1;  // planes of the width that share a halo: those that come interleaved in rows of raw boxes
+  int halo_planes = 1;  // planes of the width that share a halo: all, where their columns are brought together
   int plane_rows = 0;  // rows from one of them to the next
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)

@@ -82,6 +82,10 @@ constexpr Costs kCostsTf32{0.745, 115,  30.3, 4.42,     10.6,     9.7,  1600,  3
                            2,     true, 34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
 constexpr Costs kCostsSplit{2.78, 173,   173,  7.15, 13.3, 15.8, 2000,  0,      0,
                             1.06, false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
+// Of a pixel that producer warps bring from contiguous lines, chosen by 68 timings of both ways (docs/
+// performance_notes.md): times as much where all planes come together; more for each 4 bytes that neighbouring columns
+// of a plane are further apart than kNearBytes, up to a sector.
+constexpr double kPlanesTogether = 1.1, kFarColumns = 0.45, kNearBytes = 12, kSectorBytes = 32;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
@@ -194,9 +198,14 @@ class Candidates {
     return c_.result_channels <= kHopperTileM / 2 && w_.source_step() == 1 && w_.result_step() == 1 && w_.dilation == 1;
   }
 
-  // lines: of a warpgroup, where groups are columns.
+  // Whether producer warps may bring the columns of all planes of the width together: as neighbours in memory.
+  bool may_bring_together() const {
+    return source_ == HopperSource::kWarps && planes_w_ > 1 && c_.source.stride[3] == 1 && c_.source.stride[1] != 1;
+  }
+
+  // lines: of a warpgroup, where groups are columns. together: may_bring_together, and so they do.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
-                                     bool repack, int split) const {
+                                     bool repack, bool together, int split) const {
     HopperConvPlan p;
     p.tile = tile;
     p.split = split;
@@ -226,10 +235,10 @@ class Candidates {
     p.chunks = static_cast<int>(ceil_div(c_.source_channels * element_, p.row_bytes));
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, p.tile_m));
     p.stage_bytes = p.row_bytes * p.tile_m * tile.fold * p.parts;
-    if (!choose_pixels(p, second, lines)) {
+    if (!choose_pixels(p, second, lines, together)) {
       if (p.source != HopperSource::kTransposed) return std::nullopt;
       p.source = HopperSource::kWarps;
-      if (!choose_pixels(p, second, lines)) return std::nullopt;
+      if (!choose_pixels(p, second, lines, false)) return std::nullopt;
     }
     if (std::max({p.halo.n, p.halo.h, p.halo.w, p.raw_width}) > 256) return std::nullopt;  // what a tensor map takes
     if (by_im2col() && (p.halo.n > kMostIm2colImages || std::max(p.halo.h, p.halo.w) > kMostIm2colPixels)) {
@@ -316,7 +325,8 @@ class Candidates {
     const double stages = static_cast<double>(h_.kernel) * taps_w(p) / p.phase_groups * pieces * p.chunks / p.split;
     const double row = static_cast<double>(p.row_bytes) / kHopperRowBytes;
     const double n = 8.0 * p.tile.groups;
-    const double width = p.source == HopperSource::kTransposed ? p.raw_width : p.halo.w;
+    const double width = p.source == HopperSource::kTransposed ? p.raw_width
+                                                               : p.halo.w * (p.halo_planes > 1 ? w_.source_step() : 1);
     const double pixels = static_cast<double>(p.halo.n) * p.halo.h * width * p.planes_h * p.planes_w * p.chunks *
                           (p.keep_halo ? 1 : pieces) / p.split;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
@@ -379,10 +389,16 @@ class Candidates {
     const int64_t units = ceil_div(int64_t{p.halo.n} * p.halo.h * p.halo.w, 32) * batches;
     return static_cast<double>(ceil_div(units, hopper_writers(p.source, p.tile)));
   }
-  static double pixel_cost(const HopperConvPlan& p, const Costs& costs) {
+  double planes_cost(const HopperConvPlan& p) const {
+    if (p.source != HopperSource::kWarps || c_.source.stride[3] != 1) return 1;
+    if (p.halo_planes > 1) return kPlanesTogether;
+    const double apart = std::min<double>(w_.source_step() * element_, kSectorBytes);
+    return 1 + kFarColumns * std::max(0.0, apart - kNearBytes) / 4;
+  }
+  double pixel_cost(const HopperConvPlan& p, const Costs& costs) const {
     if (p.source == HopperSource::kTensor) return costs.tensor;
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
-           (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1);
+           (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1) * planes_cost(p);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
@@ -438,8 +454,8 @@ class Candidates {
     return (p.pixels.w * p.row_phases - (32 / element_ - unit)) / step * 8;
   }
 
-  bool choose_pixels(HopperConvPlan& p, Second second, int lines) const {
-    const bool together = p.source == HopperSource::kTransposed && w_.source_step() > 1;
+  bool choose_pixels(HopperConvPlan& p, Second second, int lines, bool together) const {
+    together |= p.source == HopperSource::kTransposed && w_.source_step() > 1;
     p.planes_w = together ? 1 : planes_w_;
     p.halo_planes = together ? planes_w_ : 1;
     p.slots_w = together ? w_.kernel : std::max(1, span_w_.most) + p.tile.fold - 1;
@@ -683,6 +699,7 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.in_turns ? ", warpgroups in turns" : "")
        << (plan.weights != HopperWeights::kPacked ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
+       << (plan.source == HopperSource::kWarps && plan.halo_planes > 1 ? ", planes together" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")
        << (plan.parts == 2 ? ", three TF32 products" : "");
@@ -725,16 +742,23 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
     if (tile.fold > 1 && !candidates.folds()) return;
     if (candidates.by_im2col() && !hopper_has_im2col(tile)) return;
-    const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack) {
-      if (second == Second::kChannels && !candidates.has_many_channels()) return;
+    const auto consider_planes = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack,
+                                     bool together) {
       for (int split = 1; split <= kHopperMostSplit; split *= 2) {
         const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
-                                                                   split);
+                                                                   together, split);
         if (!plan) return;
         const double ms = candidates.estimate_ms(*plan);
         consider_plan(best, "hopper family", *plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms,
                       problem.dtype, considered);
         if (plan->items > most_clusters(device, 2 * split)) return;
+      }
+    };
+    const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack) {
+      if (second == Second::kChannels && !candidates.has_many_channels()) return;
+      consider_planes(inner, second, lines, whole_sectors, repack, false);
+      if (!repack && candidates.may_bring_together()) {
+        consider_planes(inner, second, lines, whole_sectors, repack, true);
       }
     };
     for (const bool repack : {false, true}) {

@@ -611,6 +611,26 @@ def calls(draw: st.DrawFn, family: str) -> Call:
     return call
 
 
+# Contiguous sources of strided gradients whose lines the copy engine does not take: the planes of a stride together.
+@pytest.mark.parametrize(
+    ("mode", "h", "w", "groups", "co", "ci", "k", "s", "d"),
+    [
+        ("bfloat16", 9, 6, 2, 40, 24, 3, 2, 1),
+        ("float16", 7, 12, 2, 40, 24, 4, 5, 1),
+        ("tf32", 5, 7, 1, 40, 24, 3, 3, 1),
+        ("tf32", 9, 6, 1, 100, 72, 3, 3, 2),
+        ("float32", 9, 6, 1, 100, 72, 3, 2, 1),
+        ("float32", 3, 4, 1, 100, 72, 4, 3, 2),
+    ],
+)
+def test_planes_together(mode: str, h: int, w: int, groups: int, co: int, ci: int, k: int, s: int, d: int) -> None:
+    one = case("planes", n=2, ci=ci * groups, h=h, w=w, co=co * groups, g=groups, k=k, s=s, p=1, d=d)
+    call = Call(one, "grad_input", mode, "contiguous", "hopper", multiprocessors=132)
+    assert call.plan.tile.halo_planes > 1
+    assert call.plan.tile.source == core.HopperSource.WARPS
+    call.check()
+
+
 # Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
 @pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])

@@ -40,6 +40,7 @@ struct ConvParams {
   uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
   Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, halo_w, halo_h;  // of the plan's numbers
+  Divisor step_w;  // of the source, from one pixel of a plane to the next
   HopperConvPlan plan;
 };
 

@@ -113,22 +113,22 @@ class WarpSource {
   __device__ __forceinline__ void load(const Item& item, int plane, int chunk, uint32_t shared) const {
     const int plane_h = plane / p.plan.planes_w, plane_w = plane - plane_h * p.plan.planes_w;
     const int first_channel = chunk * kChunk;
-    for (int i = 0; i < p.plan.halo_planes; ++i) {
-      const Halo halo{p.source + item.n * p.source_n +
-                          (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
-                      (item.h + p.plan.origin_h) * p.axis[0].source_step() + p.plane_start[0][plane_h],
-                      (item.w + p.plan.origin_w) * p.axis[1].source_step() + p.plane_start[1][plane_w + i],
-                      p.batch - item.n,
-                      min(p.source_channels - first_channel, kChunk),
-                      static_cast<uint32_t>(i * p.plan.plane_rows),
-                      shared};
-      if (p.source_c != 1) {
-        load_by_pixels(halo);
-      } else if (p.vector_source) {
-        load_by_channels<true>(halo);
-      } else {
-        load_by_channels<false>(halo);
-      }
+    Halo halo{p.source + item.n * p.source_n +
+                  (static_cast<int64_t>(item.group) * p.source_channels + first_channel) * p.source_c,
+              (item.h + p.plan.origin_h) * p.axis[0].source_step() + p.plane_start[0][plane_h],
+              (item.w + p.plan.origin_w) * p.axis[1].source_step() + p.plane_start[1][plane_w],
+              p.batch - item.n,
+              min(p.source_channels - first_channel, kChunk),
+              shared};
+    if (p.plan.halo_planes > 1) {
+      halo.w = (item.w + p.plan.origin_w) * p.axis[1].source_step();
+      load_by_pixels<true>(halo);
+    } else if (p.source_c != 1) {
+      load_by_pixels<false>(halo);
+    } else if (p.vector_source) {
+      load_by_channels<true>(halo);
+    } else {
+      load_by_channels<false>(halo);
     }
   }
 
@@ -155,13 +155,12 @@ class WarpSource {
     int h, w;          // source pixel of the halo's first
     int images;        // up to the end of the batch
     int channels;      // of this chunk that exist
-    uint32_t first_row;
     uint32_t shared;
   };
   struct Pixel {
     const T* pointer;
     uint32_t row;
-    bool exists, inside;
+    bool exists, wanted, inside;  // of the halo, one that a tap reads, of the image
   };
 
   __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
@@ -170,11 +169,23 @@ class WarpSource {
     const int line = p.halo_w.quotient(index), w = index - line * plan.halo.w;
     const int n = p.halo_h.quotient(line), h = line - n * plan.halo.h;
     const int at_h = halo.h + h * p.axis[0].source_step(), at_w = halo.w + w * p.axis[1].source_step();
-    pixel.exists = n < plan.halo.n;
+    pixel.exists = pixel.wanted = n < plan.halo.n;
     pixel.inside = pixel.exists && n < halo.images && at_h >= 0 && at_h < p.axis[0].source_size && at_w >= 0 &&
                    at_w < p.axis[1].source_size;
-    pixel.row = halo.first_row + n * plan.row.n + h * plan.row.h + w * plan.row.w;
+    pixel.row = n * plan.row.n + h * plan.row.h + w * plan.row.w;
     pixel.pointer = halo.image + n * p.source_n + at_h * p.source_h + at_w * p.source_w;
+    return pixel;
+  }
+  // The same of planes that share the halo: their columns in the order in which they lie in memory.
+  __device__ __forceinline__ Pixel locate_column(const Halo& halo, int index) const {
+    const int pixel_index = p.step_w.quotient(index), start = index - pixel_index * p.axis[1].source_step();
+    const int plane = find_plane(p, start);
+    Halo of_plane = halo;
+    of_plane.w += start;
+    Pixel pixel = locate(of_plane, pixel_index);
+    pixel.wanted = pixel.exists && plane >= 0;
+    pixel.inside = pixel.inside && plane >= 0;
+    pixel.row += max(plane, 0) * p.plan.plane_rows;
     return pixel;
   }
 
@@ -187,13 +198,16 @@ class WarpSource {
     store_piece<T, kParts>(halo.shared + to, p.plan.halo_bytes, raw);
   }
 
-  // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel.
+  // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel, of one
+  // plane or of all.
+  template <bool kAllPlanes>
   __device__ __forceinline__ void load_by_pixels(const Halo& halo) const {
     constexpr int kPieces = kRowBytes / 16, kAhead = 32 / kPiece;
     const int64_t channel_bytes = p.source_c * static_cast<int>(sizeof(T));
     for (int index = thread_;; index += kThreads) {
-      const Pixel pixel = locate(halo, index);
+      const Pixel pixel = kAllPlanes ? locate_column(halo, index) : locate(halo, index);
       if (!pixel.exists) break;
+      if (!pixel.wanted) continue;
 #pragma unroll
       for (int first = 0; first < kPieces; first += kAhead) {
         uint32_t raw[kAhead][kPiece];
