@@ -17,8 +17,9 @@ constexpr double kScatteredStoreCost = 24;
 // Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200 (docs/performance_notes.md), so
 // that families compare.
 constexpr double kMeasuredOverCounted = 2.6;
-// Over the time to move all bytes, where that is more: 1.5 to 2.1.
-constexpr double kMeasuredOverMoved = 1.6;
+// Over the time to move all bytes, where that is more: 1.5 to 2.1, the most where planes of the width read the same
+// sectors (kb1_81, grad_input).
+constexpr double kMeasuredOverMoved = 1.6, kMeasuredOverMovedByPlanes = 2.1;
 // Over the time to write every sector of a contiguous result once for each phase of the width: kb1_81 in float32.
 constexpr double kMeasuredOverScattered = 1.08;
 constexpr double kSector = 32;  // bytes
@@ -108,8 +109,9 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double element = static_cast<double>(element_size(problem.dtype));
   const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSector / element) : 1;
   const double scattered = writes * element * static_cast<double>(c.result.numel()) / device.bandwidth;
-  return 1e3 * std::max({kMeasuredOverCounted * rounds * cycles / kClock, kMeasuredOverMoved * memory,
-                         kMeasuredOverScattered * scattered}) +
+  const bool by_planes = w.planes() > 1 && c.source.stride[3] == 1;
+  const double moved = (by_planes ? kMeasuredOverMovedByPlanes : kMeasuredOverMoved) * memory;
+  return 1e3 * std::max({kMeasuredOverCounted * rounds * cycles / kClock, moved, kMeasuredOverScattered * scattered}) +
          kLaunchMs;
 }
 
