@@ -11,6 +11,7 @@ namespace deconv {
 // Hz under load, assumed for every GPU; ncu saw an H200 at up to 1.98e9.
 inline constexpr double kClock = 1.75e9;
 
+inline constexpr int kSectorBytes = 32;  // of memory, that moves at once
 inline constexpr int64_t kWorkspaceRoom = 256;  // bytes: parts of a workspace begin at multiples
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -81,12 +81,11 @@ double issue_time(double instructions, int64_t blocks, const Problem& problem, c
 // groups: the gather family, their other one in float64, moves as much and does not count it.
 double moved_by_planes(const Problem& problem) {
   if (problem.groups > 1) return static_cast<double>(problem.bytes());
-  constexpr int64_t kSector = 32;
   const int64_t element = element_size(problem.dtype);
   int64_t bytes = 0;
   for (const Tensor4* tensor : {&problem.x, &problem.w, &problem.y}) {
     const bool is_one_column = tensor->size[3] == 1;
-    bytes += tensor->numel() * (is_one_column ? element : std::min(kSector, element * tensor->stride[3]));
+    bytes += tensor->numel() * (is_one_column ? element : std::min<int64_t>(kSectorBytes, element * tensor->stride[3]));
   }
   return static_cast<double>(bytes);
 }

@@ -22,7 +22,6 @@ constexpr double kMeasuredOverCounted = 2.6;
 constexpr double kMeasuredOverMoved = 1.6, kMeasuredOverMovedByPlanes = 2.1;
 // Over the time to write every sector of a contiguous result once for each phase of the width: kb1_81 in float32.
 constexpr double kMeasuredOverScattered = 1.08;
-constexpr double kSector = 32;  // bytes
 constexpr double kLaunchMs = 5.5e-3;
 // Where planes along the width read the same sectors and fewer products than this come of an element, stage so few
 // channels that one plane's sectors are still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
@@ -107,7 +106,7 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double rounds = per_sm > 2 ? 2 * std::ceil(per_sm / 2) : std::ceil(per_sm);
   const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
   const double element = static_cast<double>(element_size(problem.dtype));
-  const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSector / element) : 1;
+  const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSectorBytes / element) : 1;
   const double scattered = writes * element * static_cast<double>(c.result.numel()) / device.bandwidth;
   const bool by_planes = w.planes() > 1 && c.source.stride[3] == 1;
   const double moved = (by_planes ? kMeasuredOverMovedByPlanes : kMeasuredOverMoved) * memory;

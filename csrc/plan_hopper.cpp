@@ -85,7 +85,7 @@ constexpr Costs kCostsSplit{2.78, 173,   173,  7.15, 13.3, 15.8, 2000,  0,      
 // Of a pixel that producer warps bring from contiguous lines, chosen by 68 timings of both ways (docs/
 // performance_notes.md): times as much where all planes come together; more for each 4 bytes that neighbouring columns
 // of a plane are further apart than kNearBytes, up to a sector.
-constexpr double kPlanesTogether = 1.1, kNearBytes = 12, kSectorBytes = 32;
+constexpr double kPlanesTogether = 1.1, kNearBytes = 12;
 constexpr double kFarColumns[2] = {0.3, 0.45};  // by parts: of one, of two
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,

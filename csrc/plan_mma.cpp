@@ -44,7 +44,6 @@ constexpr double kTogetherCost[2] = {0.055, 0.015};
 constexpr double kAloneCost = 0.27, kRaggedLineCost = 0.22;
 // Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
 constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
-constexpr int kSector = 32;  // bytes
 constexpr double kLaunchMs = 6e-3;
 constexpr double kRepackPasses = 2.5, kUnpackPasses = 2.8;  // over its bytes, at the speed of a device copy
 constexpr double kPackMsPerByte = 0.5e-9;
@@ -195,7 +194,7 @@ class Candidates {
   // Of what the kernel stores.
   bool channels_adjacent(const MmaConvPlan& p) const { return p.unpack || c_.result.stride[1] == 1; }
 
-  bool is_whole(int64_t elements) const { return elements * element_ % kSector == 0; }
+  bool is_whole(int64_t elements) const { return elements * element_ % kSectorBytes == 0; }
   bool whole_lines() const { return is_whole(c_.result.stride[2]) && is_whole(c_.result.stride[1]); }
 
   // Blocks of a multiprocessor.
@@ -282,7 +281,7 @@ class Candidates {
     if (channels_adjacent(p)) return bytes;
     const double line = static_cast<double>(p.pixels.w) * p.together * element_;  // of a tile
     const int apart = w_.result_step() / p.together;
-    double sectors = line * apart / kSector, read = 0;
+    double sectors = line * apart / kSectorBytes, read = 0;
     if (apart > 1) {
       sectors = std::min(sectors + 1, static_cast<double>(p.pixels.w));
       read = kReadOfPhase * sectors;
@@ -290,7 +289,7 @@ class Candidates {
       sectors += 1;
       read = kReadOfTile * std::min(2.0, sectors);
     }
-    return bytes / line * kSector * (sectors + read);
+    return bytes / line * kSectorBytes * (sectors + read);
   }
 
   const Problem& problem_;
