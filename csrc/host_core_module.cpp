@@ -516,6 +516,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("together", &MmaConvPlan::together)
       .def_readonly("shared_bytes", &MmaConvPlan::shared_bytes)
       .def_readonly("blocks", &MmaConvPlan::blocks)
+      .def_readonly("starts_early", &MmaConvPlan::starts_early)
       .def_readonly("repack", &MmaConvPlan::repack)
       .def_readonly("slice", &MmaConvPlan::slice)
       .def_readonly("packed_bytes", &MmaConvPlan::packed_bytes)

@@ -21,11 +21,9 @@ inline constexpr int kMmaMaxStride = 64;
 inline constexpr int kMmaPlaceBytes = 16;  // of a pixel's entry in a table of places
 inline constexpr int kMmaOffsetBytes = 4;  // of a pixel's entry in the table of a halo
 inline constexpr int kMmaMostTablePlanes = 16;  // of a halo's table; more are entered one after the other
-// Words from one channel to the next of the 8 that a warp stages on their way to a result with adjacent columns, of
-// `together` phases: four or eight lanes' columns further in banks.
-constexpr int mma_staging_pitch(int element_bytes, int together) {
-  return kMmaWarpPixels * together * element_bytes / 4 * 9 / 8;
-}
+// Words from one channel to the next of the 8 that a warp stages on their way to a result with adjacent columns: four
+// lanes' columns further in banks.
+constexpr int mma_staging_pitch(int element_bytes) { return kMmaWarpPixels * element_bytes / 4 * 9 / 8; }
 
 // Blocks of a multiprocessor that registers must suffice for; rows: MmaTile::rows; split: 3xTF32.
 constexpr int mma_blocks(int rows, bool split) { return rows == 4 || split ? 2 : 3; }
@@ -72,6 +70,9 @@ struct MmaConvPlan {
   int items_per_block = 1;  // one after the other
   int runs = 1;  // blocks that share the items of a tile of result channels
   int64_t blocks = 0;
+  // The first blocks beside the last ones of the kernel before: there are so many that none of them leaves
+  // multiprocessors empty by where it is put.
+  bool starts_early = false;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace,
   bool unpack = false;  // the result is computed channels_last there, and a kernel after brings it to its place,
   int slice = 1;  // so many images at a time; all, without

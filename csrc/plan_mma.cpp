@@ -37,15 +37,15 @@ constexpr double kFirstItem = 0.2;  // of an item's time: what a block's beginni
 constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
 // Of what two blocks get from a multiprocessor, what one gets, and three.
 constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;
-// Of a byte of the result whose phases are stored together, where its lines are not whole sectors, and where they are.
-constexpr double kTogetherCost[2] = {0.055, 0.015};
-// Of an element, what five to six such layers took more than estimated: 16 bits that are stored alone; float32 in lines
+// Of an element of the result: whose phases are stored together; of 16 bits that are stored alone; in parts of lines
 // that are not whole sectors.
-constexpr double kAloneCost = 0.27, kRaggedLineCost = 0.22;
+constexpr double kTogetherCost = 0.04, kAloneCost = 0.27, kRaggedLineCost = 0.22;
+constexpr double kUnroundedCost = 0.97;  // times as much for products of TF32 where pixels were rounded before
 // Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
 constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
-constexpr double kLaunchMs = 6e-3;
-constexpr double kRepackPasses = 2.5, kUnpackPasses = 2.8;  // over its bytes, at the speed of a device copy
+constexpr double kLaunchMs = 6e-3, kLaterLaunchMs = 3e-3;  // of the first kernel, of those that start early after it
+// Over its bytes, at the speed of a device copy; of results whose channels do not begin with sectors, and that do.
+constexpr double kRepackPasses = 2.5, kUnpackPasses[2] = {2.8, 2.3};
 constexpr double kPackMsPerByte = 0.5e-9;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -73,13 +73,17 @@ class Candidates {
     if (repack && (vector_source_ || !pieces(c_.source_channels))) return 0;
     const bool contiguous = problem_.result_layout == Layout::kContiguous && c_.result.stride[1] != 1;
     if (unpack && !(contiguous && pieces(c_.result_channels))) return 0;
-    return repack_slice(problem_.batch, (repack ? repacked_image_bytes(problem_) : 0) +
-                                            (unpack ? c_.result.numel() / problem_.batch * element_ : 0));
+    return repack_slice(
+        problem_.batch,
+        (repack ? repacked_image_bytes(problem_) : 0) + (unpack ? c_.result.numel() / problem_.batch * element_ : 0),
+        kRepackLimit);
   }
 
-  // Whether the result's two phases along the width can be stored together.
+  // Whether the result's two phases along the width can be stored together: four columns at once, aligned.
   bool alternates() const {
-    return c_.result.stride[3] == 1 && c_.result.stride[1] != 1 && w_.result_step() == 2 && w_.phases() == 2;
+    const auto fours = [](int64_t elements) { return elements % 4 == 0; };
+    return c_.result.stride[3] == 1 && c_.result.stride[1] != 1 && w_.result_step() == 2 && fours(c_.result.size[3]) &&
+           fours(c_.result.stride[0]) && fours(c_.result.stride[1]) && fours(c_.result.stride[2]);
   }
 
   // Whether the tile suits the number of result channels; others leave half of it empty, or bring halos too often.
@@ -146,6 +150,7 @@ class Candidates {
       return static_cast<int>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
     };
     p.pixels.w = width;
+    if (together > 1 && width % 2 != 0) return std::nullopt;  // a lane has two neighbours of each phase
     p.pixels.h = even(height, tile.pixels() / width);
     p.pixels.n = p.pixels.h < height ? 1 : even(batch, tile.pixels() / (width * height));
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
@@ -168,7 +173,7 @@ class Candidates {
     if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
     p.halo_slots = p.halos_ahead + (keep ? halos : 1);
     p.halo_bytes = static_cast<int>(round_up(rows, kMmaPassRows) * pitch);
-    p.staged_bytes = channels_adjacent(p) ? 0 : 8 * mma_staging_pitch(element_, together) * 4;
+    p.staged_bytes = channels_adjacent(p) || together > 1 ? 0 : 8 * mma_staging_pitch(element_) * 4;
     p.weights_at = static_cast<int>(round_up(p.halo_slots * p.halo_bytes, 128));
     p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaBandBytes;
     p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
@@ -195,6 +200,10 @@ class Candidates {
   bool channels_adjacent(const MmaConvPlan& p) const { return p.unpack || c_.result.stride[1] == 1; }
 
   bool is_whole(int64_t elements) const { return elements * element_ % kSectorBytes == 0; }
+  // Whether a tile has its lines of the result whole, and one after the other.
+  bool holds_lines(const MmaConvPlan& p) const {
+    return h_.result_step() == 1 && w_.result_step() == p.together && p.pixels.w >= w_.phase_size(0);
+  }
   bool whole_lines() const { return is_whole(c_.result.stride[2]) && is_whole(c_.result.stride[1]); }
 
   // Blocks of a multiprocessor.
@@ -208,6 +217,7 @@ class Candidates {
     p.items_per_block = items_per_block;
     p.runs = static_cast<int>(ceil_div(p.items, items_per_block));
     p.blocks = p.runs * problem_.groups * p.m_tiles;
+    p.starts_early = p.blocks > int64_t{device_.multiprocessors} * (resident(p) - 1);
   }
 
   // As many items a block as leave the blocks in few whole rounds: a block's first halo comes while nothing is
@@ -247,19 +257,21 @@ class Candidates {
     const double turns = taps * p.bands;
     const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak[p.split] / (p.split ? 3 : 1);
     const double few_rows = p.tile.rows == 2 ? kTwoRows[p.split ? 2 : is_float ? 1 : 0] : 1;
+    const double rounding = is_float && !p.split && p.repack ? kUnroundedCost : 1;
     const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * few_rows * (p.tile.warps_m == 4 ? kManyChannels : 1) *
-                            2.0 * p.tile.channels() * p.tile.pixels() * (kMmaBandBytes / 2) / rate;
+                            rounding * 2.0 * p.tile.channels() * p.tile.pixels() * (kMmaBandBytes / 2) / rate;
     const double of_phases = p.keep_halos ? 1.0 / (p.phases_h * p.phases_w) : std::min(1.0, taps);  // that bring halos
     const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.bands * p.planes_h *
                         p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
     const double results = 1.0 * p.tile.channels() * p.tile.pixels();
-    const double together = p.together > 1 ? kTogetherCost[whole_lines()] * results * element_ : 0;
     const double halos = of_phases * p.chunks * p.planes_h * p.planes_w;
-    const double store = channels_adjacent(p) ? 0
-                         : element_ == 2      ? (mma_vector_result(problem_, p) ? 0 : kAloneCost * results)
-                                              : (whole_lines() ? 0 : kRaggedLineCost * results);
-    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + together + store +
+    const double ragged = whole_lines() || holds_lines(p) ? 0 : kRaggedLineCost;
+    const double store = channels_adjacent(p)                           ? 0
+                         : p.together > 1                               ? kTogetherCost + ragged
+                         : !is_float && !mma_vector_result(problem_, p) ? kAloneCost
+                                                                        : ragged;
+    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + results * store +
                         kItemCost;
     const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
     const double blocks = std::min<double>(rounds, resident(p));  // at once
@@ -267,11 +279,12 @@ class Candidates {
     const double stores = result_traffic(p) / device_.bandwidth;
     const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
-    const double repacked = slices * (kRepackPasses * static_cast<double>(p.repacked_bytes) +
-                                      kUnpackPasses * static_cast<double>(p.unpacked_bytes));
-    const double launches = slices * (p.unpack ? 2 : 1);
+    const double repacked = slices *
+                            (kRepackPasses * static_cast<double>(p.repacked_bytes) +
+                             kUnpackPasses[is_whole(c_.result.stride[1])] * static_cast<double>(p.unpacked_bytes));
+    const double later_launches = slices * (p.unpack ? 2 : 1) - 1;
     const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
-    return 1e3 * (std::max(cycles / kClock, others) + stores) + launches * kLaunchMs +
+    return 1e3 * (std::max(cycles / kClock, others) + stores) + kLaunchMs + later_launches * kLaterLaunchMs +
            kPackMsPerByte * static_cast<double>(p.packed_bytes) + 1e3 * repacked / device_.bandwidth;
   }
 
@@ -325,7 +338,7 @@ bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
   if (plan.unpack) return true;
   if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
   // Pairs of 16-bit columns, in one line and in one word.
-  const bool pairs = plan.together == 2 || (geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0);
+  const bool pairs = geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0;
   return size == 2 && c.result.stride[3] == 1 && pairs && c.result.size[3] % 2 == 0 && c.result.stride[0] % 2 == 0 &&
          c.result.stride[1] % 2 == 0 && c.result.stride[2] % 2 == 0;
 }

@@ -18,11 +18,12 @@ inline Tensor4 repacked_source(const Problem& problem) {
   return repacked(correlation(problem).source, problem.groups, problem.dtype);
 }
 
-// So many images, of so many bytes each in the workspace, are rewritten at a time and used. Few, large slices: each
-// costs the filling and draining of its kernels. 0: an image is too large.
-inline int repack_slice(int64_t batch, int64_t image_bytes) {
+// So many images, of so many bytes each in the workspace, are rewritten at a time and used: all of them, or slices of
+// equal size, few, for each costs the filling and draining of its kernels. 0: an image is too large.
+inline int repack_slice(int64_t batch, int64_t image_bytes, int64_t most_of_slice) {
   if (image_bytes * batch <= kRepackLimit) return static_cast<int>(batch);
-  return static_cast<int>(kRepackLimit / 2 / image_bytes);
+  const int64_t most = most_of_slice / image_bytes;
+  return most == 0 ? 0 : static_cast<int>(ceil_div(batch, ceil_div(batch, most)));
 }
 inline int64_t repacked_image_bytes(const Problem& problem) {
   return repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));

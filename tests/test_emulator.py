@@ -641,6 +641,31 @@ def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> No
     call.check()
 
 
+# Two phases along the width stored together, by every tile that may; groups, channels that do not fill one.
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
+def test_phases_together(mode: str) -> None:
+    one = case("together", n=2, ci=32, h=5, w=14, co=80, g=2, k=3, s=2, p=1, op=1)
+    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
+    plans = [plan for plan in core.candidates(call.problem, call.device, "mma") if plan.tile.together == 2]
+    assert {plan.tile.rows for plan in plans} == {2, 4}
+    for plan in plans:
+        call.with_plan(plan).check()
+
+
+# Tensor cores cut float32 off: the kernels round it to the nearest TF32, where the source is rewritten and where not.
+@pytest.mark.parametrize(("layout", "repacked"), [("contiguous", True), ("channels_last", False)])
+def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
+    one = case("rounded", n=2, ci=16, h=8, w=8, co=64, k=3, p=1)
+    call = Call(one, "forward", "tf32", layout, "mma", multiprocessors=132, bias=False)
+    assert call.plan.tile.repack == repacked
+    operands = call.operands()
+    operands["x"].fill_(1 + 0.75 * 2**-10)
+    operands["w"].fill_(1)
+    result = call.emulate(operands, seed=0)
+    operands["x"].fill_(1 + 2**-10)
+    assert torch.equal(result.double(), call.reference(operands))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
 def test_drawn_layers(family: str) -> None:

@@ -1150,6 +1150,7 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
         _blocks_cover(tiles, pixels, extent)
     assert 1 <= plan.slice <= one["n"]
     assert plan.slice == one["n"] or plan.repack or plan.unpack
+    assert plan.slice == -(-one["n"] // -(-one["n"] // plan.slice))  # slices of equal size
     channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
     assert torch.Size(plan.pixels).numel() <= pixels
     assert plan.row_bytes in (64, 128)
@@ -1161,6 +1162,9 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.items == torch.Size(plan.tiles).numel() * phases[0] * phases[1]
     _blocks_cover(plan.runs, plan.items_per_block, plan.items)
     assert plan.blocks == plan.runs * plan.m_tiles * one["g"]
+    by_registers = 2 if plan.rows == 4 or plan.split else 3
+    at_once = max(1, min(by_registers, core.SHARED_BYTES_LIMIT // (plan.shared_bytes + 1024)))
+    assert plan.starts_early == (plan.blocks > (at_once - 1) * multiprocessors)  # wherever blocks are put
     halo = torch.Size(plan.halo).numel()
     assert all(a >= b for a, b in zip(plan.halo, plan.pixels, strict=True))
     assert -(-halo // 32) * 32 * (plan.row_bytes + 16) <= plan.halo_bytes  # threads bring 32 pixels at once
@@ -1182,7 +1186,7 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.places_at + 16 * pixels <= plan.kept_at
     assert plan.kept_at + (plan.together - 1) * channels * pixels * size <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.kept_at % 16 == plan.staging_at % 16 == plan.staged_bytes % 16 == 0
-    assert plan.staged_bytes in (0, 8 * 64 * plan.together * size * 9 // 8)
+    assert plan.staged_bytes in (0, 8 * 64 * size * 9 // 8)
     assert plan.unpacked_bytes == (plan.slice * torch.Size(result[1:]).numel() * size if plan.unpack else 0)
     if plan.unpack:  # whole pieces of channels, nothing that waits
         assert result[1] // one["g"] * size % 16 == 0

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "primitives.cuh"
+#include "tensor_core.cuh"
 
 namespace deconv {
 
@@ -111,6 +112,7 @@ class RepackTile {
     }
   }
 
+  template <bool kRounds>
   __device__ __forceinline__ void store() const {
     constexpr int kPixels = kSize == 2 ? 8 : 4;  // of a warp at once, 32 channels each
     constexpr int kWarps = kRepackThreads / 32, kUnits = kRepackPixels<T> / kPixels * 2;
@@ -139,6 +141,7 @@ class RepackTile {
                        : "=r"(v[j])
                        : "r"(place(channel + j, piece) + of_lane * 4)
                        : "memory");
+          if constexpr (kRounds) v[j] = round_to_tf32(v[j]);
         }
       }
       if (first_pixel_ + pixel >= p.line_pixels || first_channel_ + channel >= p.padded_channels) continue;
@@ -173,8 +176,8 @@ class RepackTile {
   int first_pixel_, first_channel_, line_, image_;
 };
 
-// It may be started early: what reads the slice before is only awaited by the stores.
-template <class T, int kTensors>
+// It may be started early: what reads the slice before is only awaited by the stores. kRounds: float32 to TF32.
+template <class T, int kTensors, bool kRounds>
 __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T, kTensors> p) {
 #if __CUDA_ARCH__ >= 800
   __shared__ __align__(16) unsigned char shared[RepackTile<T>::kBytes];
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_con
   tile.load();
   __syncthreads();
   await_predecessors();
-  tile.store();
+  tile.template store<kRounds>();
 #endif
 }
 

@@ -38,6 +38,8 @@ __global__ void __launch_bounds__(kUnpackThreads) unpack_kernel(const __grid_con
   constexpr int kWarps = kUnpackThreads / 32, kOfWord = 4 / kSize;  // kOfWord: channels, or pixels
   constexpr int kPitch = kUnpackChannels / kOfWord + 1;  // words of a pixel: neighbours begin in different banks
   __shared__ uint32_t words[kPixels * kPitch];
+  start_dependents();
+  await_predecessors();
   const int tile = p.tiles_channels.quotient(blockIdx.x), image = p.tiles_pixels.quotient(tile);
   const int first_channel = p.tiles_channels.remainder(blockIdx.x) * kUnpackChannels;
   const int first_pixel = p.tiles_pixels.remainder(tile) * kPixels;

@@ -64,29 +64,27 @@ cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, con
   return launch_kernel(mma::pack_weight_kernel<T, kRounds>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream, p);
 }
 
-template <class T, bool kSplit>
-cudaError_t launch_mma_tile(const mma::ConvParams<T>& params, bool vector, cudaStream_t stream) {
+template <class T, bool kSplit, mma::SourceKind kSource>
+cudaError_t launch_mma_tile(const mma::ConvParams<T>& params, cudaStream_t stream) {
   const MmaConvPlan& plan = params.plan;
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, kMmaThreads, plan.shared_bytes, stream, params);
+    return launch_kernel(kernel, plan.blocks, kMmaThreads, plan.shared_bytes, stream, params,
+                         plan.starts_early ? Start::kEarly : Start::kAfter);
   };
-  if (plan.tile.rows == 4) {
-    return vector ? launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, true>>)
-                  : launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, false>>);
-  }
-  if (plan.tile.rows == 2) {
-    return vector ? launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, true>>)
-                  : launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, false>>);
-  }
+  if (plan.tile.rows == 4) return launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, kSource>>);
+  if (plan.tile.rows == 2) return launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, kSource>>);
   return cudaErrorInvalidValue;
 }
 
 template <class T, bool kSplit>
 cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
                             cudaStream_t stream) {
-  cudaError_t error = launch_mma_pack < T, sizeof(T) == 4 && !kSplit > (problem, plan, operands, stream);
+  if (plan.together > 1 && !is_aligned(operands.result, 16)) return cudaErrorInvalidValue;  // no allocator gives it
+  constexpr bool kTf32 = sizeof(T) == 4 && !kSplit;
+  constexpr mma::SourceKind kRepacked = kTf32 ? mma::SourceKind::kRounded : mma::SourceKind::kVector;
+  cudaError_t error = launch_mma_pack<T, kTf32>(problem, plan, operands, stream);
   const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
-  const bool vector = plan.repack || (vector_source(problem) && is_aligned(params.source, 16));
+  const bool vector = vector_source(problem) && is_aligned(params.source, 16);
   const Correlation c = correlation(problem);
   unsigned char* const after_weights = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
   T* const repacked = reinterpret_cast<T*>(after_weights);
@@ -99,8 +97,8 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
     if (plan.repack) {
       Tensor4 layout = repacked_source(problem);
       layout.size[0] = p.batch;
-      error = launch_repack(describe_repack<T>(c.source, problem.groups, layout, p.source, repacked), stream,
-                            Start::kAfter);
+      error = launch_repack<T, kTf32>(describe_repack<T>(c.source, problem.groups, layout, p.source, repacked), stream,
+                                      Start::kEarly);
       if (error != cudaSuccess) return error;
       p.source = repacked;
       p.source_n = layout.stride[0];
@@ -118,7 +116,9 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
       p.result_h = layout.stride[2];
       p.result_w = layout.stride[3];
     }
-    error = launch_mma_tile<T, kSplit>(p, vector, stream);
+    error = plan.repack ? launch_mma_tile<T, kSplit, kRepacked>(p, stream)
+            : vector    ? launch_mma_tile<T, kSplit, mma::SourceKind::kVector>(p, stream)
+                        : launch_mma_tile<T, kSplit, mma::SourceKind::kAny>(p, stream);
     if (plan.unpack && error == cudaSuccess) {
       error = launch_unpack<T>(unpacked, result, p.batch, static_cast<int>(c.result.size[2] * c.result.size[3]),
                                static_cast<int>(c.result.size[1]), stream);

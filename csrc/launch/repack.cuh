@@ -40,15 +40,15 @@ Repack<T> describe_repack(const Tensor4& tensor, int64_t groups, const Tensor4& 
   return {p, layout.size[0] * p.lines * p.tiles_pixels * p.tiles_channels};
 }
 
-template <class T>
+template <class T, bool kRounds = false>
 cudaError_t launch_repack(const Repack<T>& one, cudaStream_t stream, Start start) {
   const RepackParams<T, 1> p{{one.tensor}, static_cast<unsigned>(one.blocks)};
-  return launch_kernel(repack_kernel<T, 1>, one.blocks, kRepackThreads, 0, stream, p, start);
+  return launch_kernel(repack_kernel<T, 1, kRounds>, one.blocks, kRepackThreads, 0, stream, p, start);
 }
 template <class T>
 cudaError_t launch_repack(const Repack<T>& first, const Repack<T>& second, cudaStream_t stream, Start start) {
   const RepackParams<T, 2> p{{first.tensor, second.tensor}, static_cast<unsigned>(first.blocks)};
-  return launch_kernel(repack_kernel<T, 2>, first.blocks + second.blocks, kRepackThreads, 0, stream, p, start);
+  return launch_kernel(repack_kernel<T, 2, false>, first.blocks + second.blocks, kRepackThreads, 0, stream, p, start);
 }
 
 // A gradient's operands, those that are to be rewritten.

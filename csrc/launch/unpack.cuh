@@ -13,7 +13,7 @@ cudaError_t launch_unpack(const T* packed, T* result, int images, int pixels, in
   const UnpackParams<T> p{
       packed, result, pixels, channels, tiles(channels, kUnpackChannels), tiles(pixels, kUnpackPixels<T>)};
   const int64_t blocks = int64_t{images} * p.tiles_pixels.divisor * p.tiles_channels.divisor;
-  return launch_kernel(unpack_kernel<T>, blocks, kUnpackThreads, 0, stream, p);
+  return launch_kernel(unpack_kernel<T>, blocks, kUnpackThreads, 0, stream, p, Start::kEarly);
 }
 
 }  // namespace deconv

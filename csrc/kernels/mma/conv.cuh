@@ -15,13 +15,14 @@
 
 namespace deconv::mma {
 
-template <class T, int kRows_, bool kSplit_, bool kVector_>
+template <class T, int kRows_, bool kSplit_, SourceKind kSource_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kRows = kRows_;  // of 16 result channels, for each warp
   static constexpr int kColumns = kMmaWarpPixels / 8;
   static constexpr bool kSplit = kSplit_;  // float32 as two TF32 parts
-  static constexpr bool kVector = kVector_;  // 16 bytes of adjacent source channels at once
+  static constexpr SourceKind kSource = kSource_;
+  static constexpr bool kRounds = sizeof(T) == 4 && !kSplit && kSource != SourceKind::kRounded;  // pixels to TF32
   static constexpr int kBlocks = mma_blocks(kRows, kSplit);
   static_assert(!kSplit || sizeof(T) == 4, "only float32 is split");
 };
@@ -30,7 +31,7 @@ template <class Config>
 class ConvBlock {
   using T = typename Config::Element;
   static constexpr int kRows = Config::kRows, kColumns = Config::kColumns;
-  using SourceOf = Source<T, Config::kVector>;
+  using SourceOf = Source<T, Config::kSource != SourceKind::kAny>;
   static constexpr bool kCopies = SourceOf::kCopies;
   static constexpr int kSteps = kMmaBandBytes / kStepBytes;
   static_assert(kSteps == 2, "the loop multiplies an even step and an odd one");
@@ -77,7 +78,11 @@ class ConvBlock {
         accumulate(phase, has_halos);
       }
       const Tile tile = tile_of(p, item);
-      Result<T, kRows, kColumns>(p, work_, tile, phase, row_, pixel_, shared_).store(sums_);
+      int row = row_, pixel = pixel_;
+      // Else what follows from them is computed before the loop, and kept in registers; three products have none to
+      // spare.
+      if constexpr (!Config::kSplit) asm volatile("" : "+r"(row), "+r"(pixel));
+      Result<T, kRows, kColumns>(p, work_, tile, phase, row, pixel, shared_).store(sums_);
     }
     copy_wait_all();
   }
@@ -365,7 +370,7 @@ class ConvBlock {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) multiply_add_split<4>(sums_[i], operands.weights[i], b, low_b);
     } else {
-      if constexpr (sizeof(T) == 4) {
+      if constexpr (Config::kRounds) {
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) b[j][0] = round_to_tf32(b[j][0]), b[j][1] = round_to_tf32(b[j][1]);
       }
@@ -399,6 +404,8 @@ __global__ void __launch_bounds__(kMmaThreads, Config::kBlocks)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
+  start_dependents();
+  await_predecessors();
   ConvBlock<Config> block(params, shared);
   block.run();
 #endif

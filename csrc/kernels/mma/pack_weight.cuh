@@ -43,6 +43,7 @@ template <class T, bool kRounds>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #if __CUDA_ARCH__ >= 800
   __shared__ StagePlace places[2][kMmaMaxKernel];
+  start_dependents();
   const MmaConvPlan& plan = p.plan;
   const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
   for (int i = threadIdx.x; i < kernel_h + kernel_w; i += blockDim.x) {

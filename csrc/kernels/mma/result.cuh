@@ -2,11 +2,13 @@
 //
 // Channels adjacent: rows of operand A are permuted (channel_of_row), so that a lane holds 16 bytes of neighbouring
 // channels of a pixel; of 16-bit types after the 8x8 matrices are transposed in registers. Else a warp passes 8
-// channels at a time through shared memory and stores neighbouring pixels together. Phases along the width whose
-// columns alternate then come together there: all but the last one wait in shared memory (`together`, of the plan).
+// channels at a time through shared memory and stores neighbouring pixels together. Two phases along the width whose
+// columns alternate may come `together` (of the plan): the first one waits in shared memory, and with the second one a
+// lane has four neighbouring columns of a channel, four lanes whole sectors.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "params.cuh"
 
@@ -77,7 +79,7 @@ class Result {
     } else if (phase_w_ + 1 < p.plan.together) {
       keep(sums);
     } else {
-      store_columns(sums);
+      p.plan.together > 1 ? store_alternating(sums) : store_columns(sums);
     }
   }
 
@@ -86,11 +88,11 @@ class Result {
     int64_t offset;
     bool exists;
   };
-  __device__ __forceinline__ Pixel pixel(int index, int phase = 0) const {
+  __device__ __forceinline__ Pixel pixel(int index) const {
     const uint4 bits = load_shared_16(places_ + index * kMmaPlaceBytes);
     const ResultPlace place = reinterpret_cast<const ResultPlace&>(bits);
-    const int exists = place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together + phase < left_w_;
-    return {place.offset + phase * p.result_w, exists != 0};
+    const int exists = place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together < left_w_;
+    return {place.offset, exists != 0};
   }
 
   __device__ __forceinline__ void find_bias() {
@@ -185,27 +187,63 @@ class Result {
     }
   }
 
+  // With the phase kept, four neighbouring columns of each channel.
+  __device__ __forceinline__ void store_alternating(const Sums& sums) const {
+    using Four = std::conditional_t<kPerWord == 2, uint2, uint4>;
+#pragma unroll
+    for (int first = 0; first < kColumns; first += 4) {
+      Pixel at[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) at[k] = pixel(pixel_ + 8 * (first + k) + lane_ % 4 * 2);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          int m = channel_of_row<T>(row_ + i, lane_ / 4 + 8 * half);
+          asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
+          const bool exists = first_ + m < p.result_channels;
+          T* const of_channel = base_ + m * p.result_m;
+          Four four[4];
+          if constexpr (kPerWord == 2) {
+            const uint4 before = load_shared_16(kept(i, half * (kQuads / 2) + first / 4));
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const uint32_t even = (&before.x)[k], odd = pair(sums, i, first + k, half);
+              four[k] = {__byte_perm(even, odd, 0x5410), __byte_perm(even, odd, 0x7632)};
+            }
+          } else {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const uint2 even = load_shared_8(kept(i, first + k) + half * 8);
+              four[k] = {even.x, bits(sums, i, first + k, 2 * half), even.y, bits(sums, i, first + k, 2 * half + 1)};
+            }
+          }
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            if (exists && at[k].exists) *reinterpret_cast<Four*>(of_channel + at[k].offset) = four[k];
+          }
+        }
+      }
+    }
+  }
+
   __device__ __forceinline__ void store_columns(const Sums& sums) const {
-    const int pitch = mma_staging_pitch(sizeof(T), p.plan.together) * 4;
-    const uint32_t to = staging_ + lane_ / 4 * pitch;
+    constexpr int kPitch = mma_staging_pitch(sizeof(T)) * 4;
+    const uint32_t to = staging_ + lane_ / 4 * kPitch;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         __syncwarp();
-        if (p.plan.together == 1) {
-          stage(sums, i, half, to);
-        } else {
-          stage_together(sums, i, half, to);
-        }
+        stage(sums, i, half, to);
         __syncwarp();
         int m = channel_of_row<T>(row_ + i, 8 * half);
         asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
-        store_staged(m, pitch);
+        store_staged(m, kPitch);
       }
     }
   }
-  // Eight channels, in the order of the result's columns.
+  // Eight channels, in the order of the pixels.
   __device__ __forceinline__ void stage(const Sums& sums, int row, int half, uint32_t to) const {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
@@ -217,49 +255,23 @@ class Result {
       }
     }
   }
-  __device__ __forceinline__ void stage_together(const Sums& sums, int row, int half, uint32_t to) const {
-#pragma unroll
-    for (int j = 0; j < kColumns; j += 4) {
-      if constexpr (kPerWord == 2) {
-        const uint4 before = load_shared_16(kept(row, half * (kQuads / 2) + j / 4));
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const uint32_t first = (&before.x)[k], second = pair(sums, row, j + k, half);
-          store_shared_8(to + (4 * (j + k) + lane_ % 4) * 8,
-                         {__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)});
-        }
-      } else {
-        uint2 before[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) before[k] = load_shared_8(kept(row, j + k) + half * 8);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const uint32_t at = to + (4 * (j + k) + lane_ % 4) * 16;
-          store_shared_16(
-              at, {before[k].x, bits(sums, row, j + k, 2 * half), before[k].y, bits(sums, row, j + k, 2 * half + 1)});
-        }
-      }
-    }
-  }
 
   // Eight channels of the warp's pixels, a word at a time; m: the first of them, of the tile.
   __device__ __forceinline__ void store_staged(int m, int pitch) const {
-    const int wide = p.plan.together > 1 ? 1 : 0;
-    const int words = kMmaWarpPixels / kPerWord << wide, channels = p.result_channels - first_ - m;
+    const int channels = p.result_channels - first_ - m;
     T* const of_channel = base_ + m * p.result_m;
 #pragma unroll 1
-    for (int word = lane_; word < words; word += 32) {
+    for (int word = lane_; word < kMmaWarpPixels / kPerWord; word += 32) {
       const uint32_t from = staging_ + word * 4;
       uint32_t bits[8];
 #pragma unroll
       for (int g = 0; g < 8; ++g) bits[g] = load_shared_4(from + g * pitch);
-      const auto element = [&](int index) { return pixel(pixel_ + (index >> wide), index & wide); };
-      const Pixel at = element(word * kPerWord);
+      const Pixel at = pixel(pixel_ + word * kPerWord);
       if (kPerWord == 1 || p.vector_result) {
         for_each_channel(of_channel + at.offset, at.exists ? channels : 0,
                          [&](int g, T* to) { *reinterpret_cast<uint32_t*>(to) = bits[g]; });
       } else {
-        const Pixel second = element(2 * word + 1);
+        const Pixel second = pixel(pixel_ + word * kPerWord + 1);
         const int64_t between = second.offset - at.offset;
         for_each_channel(of_channel + at.offset, channels, [&](int g, T* to) {
           const Pack<T, kPerWord> pair = reinterpret_cast<const Pack<T, kPerWord>&>(bits[g]);

@@ -14,6 +14,9 @@ struct Plane {
   int h = 0, w = 0;
 };
 
+// kAny: any strides. kVector: 16 bytes of adjacent channels at once. kRounded: the same, of TF32 values.
+enum class SourceKind { kAny, kVector, kRounded };
+
 template <class T, bool kVector>
 class Source {
  public:
