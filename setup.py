@@ -6,6 +6,7 @@ The build needs no GPU and fetches nothing. What is missing ends it at once, in 
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -24,6 +25,7 @@ TORCH_TARGET = "0x020a000000000000"  # torch 2.10
 # Without a GPU to build for: Turing, Ampere and Ada with PTX for what comes later, Hopper with its own instructions.
 DEFAULT_ARCHS = "7.5 8.0+PTX 9.0a"
 HOPPER = "9.0a"
+TOLD_APART = (80, 90)  # the architectures from which on the sources compile to something else
 # Free-threaded Python has no limited API; the library calls no Python, so there only the wheel's tag is another.
 LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
@@ -72,7 +74,7 @@ def missing() -> str | None:
 
 def nvcc_refusal(nvcc: Path) -> str | None:
     """Why nvcc does not compile for the listed architectures, as it says when asked for its commands alone."""
-    command = [nvcc, "--dryrun", *cpp_extension._get_cuda_arch_flags(), "-c", "-x", "cu", os.devnull, "-o", os.devnull]
+    command = [nvcc, "--dryrun", *architecture_flags(), "-c", "-x", "cu", os.devnull, "-o", os.devnull]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode == 0:
         return None
@@ -113,6 +115,23 @@ def architectures() -> str:
     return os.environ["TORCH_CUDA_ARCH_LIST"].replace(";", " ")
 
 
+def architecture_flags() -> list[str]:
+    """Torch's flags of nvcc for the listed architectures, with one PTX for all that the sources do not tell apart.
+
+    nvcc takes longer to translate a source to PTX than to assemble that for one more GPU.
+    """
+    plain = re.compile(r"-gencode=arch=compute_(\d+),code=(sm|compute)_(\d+)")  # without a suffix such as 9.0a's
+    flags = cpp_extension._get_cuda_arch_flags()
+    listed = [int(match[1]) for match in map(plain.fullmatch, flags) if match]
+
+    def with_shared_ptx(match: re.Match[str]) -> str:
+        newer = [int(match[1]) >= first for first in TOLD_APART]
+        ptx = min(other for other in listed if [other >= first for first in TOLD_APART] == newer)
+        return f"-gencode=arch=compute_{ptx},code={match[2]}_{match[3] if match[2] == 'sm' else ptx}"
+
+    return list(dict.fromkeys(plain.sub(with_shared_ptx, flag) if plain.fullmatch(flag) else flag for flag in flags))
+
+
 def extension() -> Extension:
     toolkit = find_toolkit()
     cuda = wants_kernels() and toolkit is not None  # a missing toolkit ends the build, but not an sdist
@@ -144,9 +163,10 @@ def extension() -> Extension:
         sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
         flags += ["-DDECONV_HOPPER"] if any(arch.startswith(HOPPER) for arch in archs.split()) else []
+        nvcc_flags = ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]
         result = cpp_extension.CUDAExtension(
             sources=sources,
-            extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]},
+            extra_compile_args={"cxx": flags, "nvcc": [*nvcc_flags, *architecture_flags()]},
             **options,
         )
     # The stable ABI lives in libtorch.so alone; the CUDA runtime is linked in, so the CUDA of torch does not matter.

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +94,15 @@ def test_one_version() -> None:
     found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     assert found[1] == deconv_ext.__version__
+
+
+def test_architectures_share_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One translation for those that the sources do not tell apart, which nvcc takes longest for; the code of each."""
+    monkeypatch.setattr("setuptools.setup", lambda **_: None)
+    monkeypatch.setenv("USE_CUDA", "0")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5 8.0+PTX 8.6 8.9 9.0a 10.0 12.0+PTX")
+    flags = runpy.run_path(str(ROOT / "setup.py"))["architecture_flags"]()
+    assert sorted(flag.removeprefix("-gencode=arch=compute_") for flag in flags) == [
+        "100,code=compute_100", "100,code=sm_100", "100,code=sm_120", "75,code=sm_75", "80,code=compute_80",
+        "80,code=sm_80", "80,code=sm_86", "80,code=sm_89", "90a,code=sm_90a",
+    ]  # fmt: skip
