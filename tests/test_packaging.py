@@ -101,7 +101,11 @@ def test_architectures_share_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     monkeypatch.setenv("USE_CUDA", "0")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5 8.0+PTX 8.6 8.9 9.0a 10.0 12.0+PTX")
-    flags = runpy.run_path(str(ROOT / "setup.py"))["architecture_flags"]()
+    build = runpy.run_path(str(ROOT / "setup.py"))
+    kernels = "".join(path.read_text() for path in (ROOT / "csrc").rglob("*.cu*"))
+    assert {int(first) for first in re.findall(r"__CUDA_ARCH__ >= (\d+)0\b", kernels)} == set(build["TOLD_APART"])
+    assert len(re.findall(r"__CUDA_ARCH__\b", kernels)) == len(re.findall(r"__CUDA_ARCH__ >= ", kernels))
+    flags = build["architecture_flags"]()
     assert sorted(flag.removeprefix("-gencode=arch=compute_") for flag in flags) == [
         "100,code=compute_100", "100,code=sm_100", "100,code=sm_120", "75,code=sm_75", "80,code=compute_80",
         "80,code=sm_80", "80,code=sm_86", "80,code=sm_89", "90a,code=sm_90a",
