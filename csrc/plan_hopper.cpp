@@ -19,7 +19,6 @@ namespace {
 
 // Channels of groups or merged ones on either side, where it matters (takes_few_channels).
 constexpr int64_t kMinChannels = 16, kMostMerged = 128;
-constexpr int64_t kMostOfSlice = kRepackLimit / 2;  // bytes; larger ones are estimated too quick
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kLeastWideRawSlots = 2, kMostRawSlots = 8;
@@ -223,8 +222,8 @@ class Candidates {
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
     p.source = repack ? HopperSource::kTensor : source_;
     p.repack = repack;
-    p.slice = repack ? repack_slice(problem_.batch, repacked_image_bytes(problem_), kMostOfSlice)
-                     : static_cast<int>(problem_.batch);
+    p.slice = static_cast<int>(repack ? repack_slice(problem_.batch, repacked_image_bytes(problem_), kRepackHalf)
+                                      : problem_.batch);
     if (p.slice == 0) return std::nullopt;
     if (repack && planes_h_ * planes_w_ > kHopperMaxPlanes) return std::nullopt;
     p.inner = inner;

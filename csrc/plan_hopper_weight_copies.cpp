@@ -30,13 +30,6 @@ bool lies_in_place(const Tensor4& tensor, DType dtype) {
   return fits;
 }
 
-// Images whose operands are rewritten at a time: all, or as many as take half of what all may. 0: not even one.
-int64_t images_at_once(int64_t batch, int64_t image_bytes) {
-  if (batch * image_bytes <= kRepackLimit) return batch;
-  const int64_t most = kRepackLimit / 2 / image_bytes;
-  return most == 0 ? 0 : ceil_div(batch, ceil_div(batch, most));
-}
-
 // An axis with one input pixel has no stride to speak of.
 AxisGeometry without_stride(AxisGeometry axis) {
   if (axis.result_size == 1) axis.stride = 1;
@@ -75,7 +68,7 @@ WeightSlices weight_slices(const Problem& problem, bool im2col) {
     return repack ? repacked_bytes(tensor, problem.groups, problem.dtype) / problem.batch : 0;
   };
   const int64_t x_image = image_bytes(s.repack_x, problem.x), y_image = image_bytes(s.repack_y || im2col, problem.y);
-  s.slice = images_at_once(problem.batch, x_image + y_image);
+  s.slice = repack_slice(problem.batch, x_image + y_image, kRepackHalf);
   if (s.slice == 0) return s;
   s.count = ceil_div(problem.batch, s.slice);
   s.x_bytes = s.slice * x_image;

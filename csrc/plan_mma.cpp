@@ -73,10 +73,10 @@ class Candidates {
     if (repack && (vector_source_ || !pieces(c_.source_channels))) return 0;
     const bool contiguous = problem_.result_layout == Layout::kContiguous && c_.result.stride[1] != 1;
     if (unpack && !(contiguous && pieces(c_.result_channels))) return 0;
-    return repack_slice(
+    return static_cast<int>(repack_slice(
         problem_.batch,
         (repack ? repacked_image_bytes(problem_) : 0) + (unpack ? c_.result.numel() / problem_.batch * element_ : 0),
-        kRepackLimit);
+        kRepackLimit));
   }
 
   // Whether the result's two phases along the width can be stored together: four columns at once, aligned.

@@ -7,6 +7,8 @@
 namespace deconv {
 
 inline constexpr int64_t kRepackLimit = 256 << 20;  // bytes of the workspace
+// Of a slice where those in all of that are estimated too quick (docs/performance_notes.md).
+inline constexpr int64_t kRepackHalf = kRepackLimit / 2;
 
 // A tensor channels_last, each group's channels padded to 16 bytes.
 inline Tensor4 repacked(const Tensor4& tensor, int64_t groups, DType dtype) {
@@ -20,10 +22,10 @@ inline Tensor4 repacked_source(const Problem& problem) {
 
 // So many images, of so many bytes each in the workspace, are rewritten at a time and used: all of them, or slices of
 // equal size, few, for each costs the filling and draining of its kernels. 0: an image is too large.
-inline int repack_slice(int64_t batch, int64_t image_bytes, int64_t most_of_slice) {
-  if (image_bytes * batch <= kRepackLimit) return static_cast<int>(batch);
+inline int64_t repack_slice(int64_t batch, int64_t image_bytes, int64_t most_of_slice) {
+  if (image_bytes * batch <= kRepackLimit) return batch;
   const int64_t most = most_of_slice / image_bytes;
-  return most == 0 ? 0 : static_cast<int>(ceil_div(batch, ceil_div(batch, most)));
+  return most == 0 ? 0 : ceil_div(batch, ceil_div(batch, most));
 }
 inline int64_t repacked_image_bytes(const Problem& problem) {
   return repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));

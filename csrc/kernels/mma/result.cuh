@@ -161,6 +161,7 @@ class Result {
     }
   }
 
+  static constexpr int kPitch = mma_staging_pitch(sizeof(T)) * 4;  // bytes from one staged channel to the next
   static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  // pixels, or phases of one
   static constexpr int kQuads = kColumns / kPerWord;  // of words, what a thread keeps of a row of 16 channels
 
@@ -228,7 +229,6 @@ class Result {
   }
 
   __device__ __forceinline__ void store_columns(const Sums& sums) const {
-    constexpr int kPitch = mma_staging_pitch(sizeof(T)) * 4;
     const uint32_t to = staging_ + lane_ / 4 * kPitch;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -239,7 +239,7 @@ class Result {
         __syncwarp();
         int m = channel_of_row<T>(row_ + i, 8 * half);
         asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
-        store_staged(m, kPitch);
+        store_staged(m);
       }
     }
   }
@@ -257,7 +257,7 @@ class Result {
   }
 
   // Eight channels of the warp's pixels, a word at a time; m: the first of them, of the tile.
-  __device__ __forceinline__ void store_staged(int m, int pitch) const {
+  __device__ __forceinline__ void store_staged(int m) const {
     const int channels = p.result_channels - first_ - m;
     T* const of_channel = base_ + m * p.result_m;
 #pragma unroll 1
@@ -265,7 +265,7 @@ class Result {
       const uint32_t from = staging_ + word * 4;
       uint32_t bits[8];
 #pragma unroll
-      for (int g = 0; g < 8; ++g) bits[g] = load_shared_4(from + g * pitch);
+      for (int g = 0; g < 8; ++g) bits[g] = load_shared_4(from + g * kPitch);
       const Pixel at = pixel(pixel_ + word * kPerWord);
       if (kPerWord == 1 || p.vector_result) {
         for_each_channel(of_channel + at.offset, at.exists ? channels : 0,
