@@ -133,7 +133,7 @@ class Candidates {
     p.ring_rows = 2 * p.rows + p.shifts_h - 1;
     p.product_pitch = static_cast<int>(round_up(int64_t{p.ring_rows} * p.pitch - 8, 32) + 8);
     const int64_t weights = int64_t{p.all_depth_steps} * p.parts * p.all_row_tiles() * 512;
-    const int64_t products = int64_t{p.channels} * taps_ * p.product_pitch * 4;
+    const int64_t products = (int64_t{p.channels} * taps_ + 1) * p.product_pitch * 4;
     const int64_t tables = kCol2imBarrierBytes + 16 * (h_.geometry.phases() + w_.geometry.phases()) + 4 * p.pixels();
     const int64_t slot = int64_t{p.depth_steps} * 2 * unit_ * element_ * (p.pixels() + (p.column_bytes > 0 ? 8 : 0));
     const int64_t room = device_.shared_bytes_per_block - weights - products - tables;

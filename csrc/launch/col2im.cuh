@@ -34,7 +34,6 @@ void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem,
     p.most_taps_w = std::max(p.most_taps_w, axis_taps(p.axis[1], phase, 0).count);
   }
   p.plan = plan;
-  p.by_column_parts = divide_by(ceil_div(plan.columns, plan.columns > 32 ? 64 : 32));
   p.by_pitch = divide_by(plan.pitch);
   p.by_row_tiles = divide_by(plan.all_row_tiles());
   p.by_strips = divide_by(plan.strips);
@@ -50,6 +49,11 @@ void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem,
   p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
                     is_aligned(p.source, kCol2imUnitBytes);
   p.vector_result = is_aligned(p.result, 4 * sizeof(T)) ? col2im_vector_result(problem, plan) : 1;
+  const int64_t parts = ceil_div(plan.columns, plan.columns > 32 ? 64 : 32);
+  const int64_t run = int64_t{p.axis[1].phases()} * (plan.columns_adjacent ? 1 : plan.channels) / p.vector_result;
+  p.by_column_parts = divide_by(parts);
+  p.by_run = divide_by(run);
+  p.kinds = static_cast<int>(p.axis[0].phases() * (plan.columns_adjacent ? plan.channels : 1) * run * parts);
 }
 
 template <class T, int kParts>

@@ -88,6 +88,7 @@ class ConvBlock {
   static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
   static constexpr int kDepth = 2 * kUnit;  // of one product
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kWordBytes = sizeof(float);
   static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
   static constexpr int kBringThreads = 32 * kCol2imBringWarps;
@@ -149,7 +150,7 @@ class ConvBlock {
     if (warp < kCol2imMultiplyWarps) {
       p.column_bytes > 0 ? multiply_rows<true>() : multiply_rows<false>();
     } else {
-      add_all();
+      add_results();
     }
   }
 
@@ -158,7 +159,7 @@ class ConvBlock {
   const Col2imConvPlan& plan;
   uint4* weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
   uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
-  float* products;  // shared: [row][row of the ring][column]
+  float* products;  // shared: [row][row of the ring][column], and a row of zeros for taps that results do not have
   Ring stages;  // of the source
   Ring steps;  // whose products are kept
   int4* taps[2];  // shared, by axis: of a phase count, first tap, its shift from the smallest
@@ -190,6 +191,7 @@ class ConvBlock {
         taps[a][phase] = {of.count, of.first_tap, of.first_shift - (a == 0 ? plan.origin_h : plan.origin_w), 0};
       }
     }
+    for (int i = threadIdx.x; i < plan.product_pitch; i += kPackThreads) products[rows * plan.product_pitch + i] = 0;
     const int tiles = plan.all_row_tiles(), all = plan.all_depth_steps * tiles;
     const T* from = p.weight + group * p.weight_group + first_m * p.weight_m;
     const int word = threadIdx.x % 4, of_lane = threadIdx.x / 4 % 32;
@@ -498,71 +500,56 @@ class ConvBlock {
 
   // --- adding warps ---
 
-  __device__ __forceinline__ void add_all() const {
-    Ring kept = steps;
-    int row = 0;
-    for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
-      const Segment place = place_segment(segment);
-      for (int step = 0; step < plan.steps; ++step) {
-        kept.wait_full();
-        switch (p.vector_result) {
-          case 4: add_up_some<4>(place, step, row); break;
-          case 2: add_up_some<2>(place, step, row); break;
-          default: add_up_some<1>(place, step, row);
-        }
-        kept.release(kept.slot);
-        kept.advance();
-        row = next_row(row);
-      }
+  __device__ __forceinline__ void add_results() const {
+    switch (p.vector_result) {
+      case 4: add_neighbours<4>(); break;
+      case 2: add_neighbours<2>(); break;
+      default: add_neighbours<1>();
     }
   }
 
   template <int kVector>
-  __device__ __forceinline__ void add_up_some(const Segment& place, int step, int ring) const {
+  __device__ __forceinline__ void add_neighbours() const {
     const bool pairs = plan.columns > 32;
     if (p.most_taps_w == 3) {
-      pairs ? add_up<kVector, 3, 2>(place, step, ring) : add_up<kVector, 3, 1>(place, step, ring);
+      pairs ? add_all<kVector, 3, 2>() : add_all<kVector, 3, 1>();
     } else {
-      pairs ? add_up<kVector, 2, 2>(place, step, ring) : add_up<kVector, 2, 1>(place, step, ring);
+      pairs ? add_all<kVector, 2, 2>() : add_all<kVector, 2, 1>();
     }
   }
 
-  // The results whose last source row came in this step. They fall into kinds: the phase of the height, the channel
-  // where columns are adjacent in memory, and kVector neighbours of one source column. A warp takes 32 * kColumns
-  // source columns at a time, of one kind after the other. ring: the row of the step's first source row. kTaps: taps of
-  // a phase of the width that are loaded together.
+  // After each step the results whose last source row came in it. They fall into kinds: the phase of the height, the
+  // channel where columns are adjacent in memory, kVector neighbours of one source column, 32 * kColumns source columns.
+  // A warp walks down the rows of one kind after the other. kTaps: taps of a phase of the width that are loaded
+  // together.
   template <int kVector, int kTaps, int kColumns>
-  __device__ __forceinline__ void add_up(const Segment& place, int step, int ring) const {
-    const int behind = plan.shifts_h - 1;
-    const int first = max(0, step * plan.rows - behind);
-    const int last = min(plan.segment_rows, (step + 1) * plan.rows - behind);  // pixels of a phase
-    const int parts = static_cast<int>(p.by_column_parts.divisor), of_kind = (last - first) * parts;
-    if (of_kind <= 0) return;
-    const int run = p.axis[1].phases() * (plan.columns_adjacent ? 1 : plan.channels) / kVector;
-    const int all = p.axis[0].phases() * (plan.columns_adjacent ? plan.channels : 1) * run * of_kind;
-    const int share = (all + kAddWarps - 1) / kAddWarps, begin = (warp - kCol2imMultiplyWarps) * share;
-    const int end = min(all, begin + share);
-    for (int item = begin; item < end;) {
-      const int kind = item / of_kind, until = min(end, (kind + 1) * of_kind), rest = kind / run;
-      const Neighbours<kVector> results = find_neighbours<kVector>(rest, (kind - rest * run) * kVector);
-      for (; item < until; ++item) {
-        const int of_these = item - kind * of_kind, row = p.by_column_parts.quotient(of_these);
-        const int column = (of_these - row * parts) * 32 * kColumns + lane, q_h = first + row;
-        const int h = (place.h + q_h) * p.axis[0].result_step() + results.phase_h;
-        if (h >= p.axis[0].result_size) continue;
-        const int w = (place.w + column) * p.axis[1].result_step();
-        T* to = p.result + place.n * p.result_n + h * p.result_h + w * p.result_w + results.at;
-        float sum[kColumns][kVector];
-        add_up_neighbours<kVector, kTaps>(sum, results, q_h - step * plan.rows + ring, column);
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          const int apart = 32 * i * p.axis[1].result_step();
-          if (column + 32 * i >= plan.columns || w + apart + results.phase_w >= p.axis[1].result_size) continue;
-          Pack<T, kVector> values;
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) values.value[v] = narrow<T>(sum[i][v]);
-          *reinterpret_cast<Pack<T, kVector>*>(to + apart * p.result_w) = values;
+  __device__ __forceinline__ void add_all() const {
+    const int behind = plan.shifts_h - 1, parts = static_cast<int>(p.by_column_parts.divisor);
+    Neighbours<kVector> results;
+    int found = -1;  // the kind that they are of
+    Ring kept = steps;
+    int ring = 0;  // row of the products, that of the step's first source row
+    for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
+      const Segment place = place_segment(segment);
+      for (int step = 0; step < plan.steps; ++step) {
+        const int first = max(0, step * plan.rows - behind);  // pixels of a phase
+        const int of_kind = max(0, min(plan.segment_rows, (step + 1) * plan.rows - behind) - first);
+        const int all = p.kinds * of_kind, share = (all + kAddWarps - 1) / kAddWarps;
+        int item = (warp - kCol2imMultiplyWarps) * share;
+        const int end = min(all, item + share);
+        int kind = item < end ? item / of_kind : 0, row = item - kind * of_kind;
+        kept.wait_full();
+        for (; item < end; ++kind, row = 0) {
+          const int rest = p.by_column_parts.quotient(kind), count = min(of_kind - row, end - item);
+          if (kind != found) results = find_neighbours<kVector>(rest);
+          found = kind;
+          add_up_rows<kVector, kTaps, kColumns>(place, results, (kind - rest * parts) * 32 * kColumns + lane,
+                                                first + row, count, first + row - step * plan.rows + ring);
+          item += count;
         }
+        kept.release(kept.slot);
+        kept.advance();
+        ring = next_row(ring);
       }
     }
   }
@@ -573,12 +560,13 @@ class ConvBlock {
     int64_t at;  // in memory, from channel 0 of the source column's first result
     int taps_h, first_h;  // of the height: count, shift of the first
     int most, taps_w[kVector];  // of the width
-    int from[kVector];  // their first products, from those of column 0
+    int from[kVector];  // bytes to their first products, from those of column 0
     float bias[kVector];
   };
 
   template <int kVector>
-  __device__ __forceinline__ Neighbours<kVector> find_neighbours(int line, int e) const {
+  __device__ __forceinline__ Neighbours<kVector> find_neighbours(int index) const {
+    const int line = p.by_run.quotient(index), e = (index - line * static_cast<int>(p.by_run.divisor)) * kVector;
     Neighbours<kVector> r;
     r.phase_h = plan.columns_adjacent ? p.by_channels.quotient(line) : line;
     const int m0 = line - r.phase_h * (plan.columns_adjacent ? plan.channels : 1);
@@ -593,7 +581,7 @@ class ConvBlock {
       m = plan.columns_adjacent ? m0 : e + v - r.phase_w * plan.channels;
       const int4 of_w = taps[1][r.phase_w];
       const int product = m * static_cast<int>(p.by_taps.divisor) + of_h.y * p.axis[1].kernel + of_w.y;
-      r.from[v] = product * plan.product_pitch + of_w.z;
+      r.from[v] = kWordBytes * (product * plan.product_pitch + of_w.z);
       r.taps_w[v] = of_w.x;
       r.most = max(r.most, of_w.x);
       r.bias[v] = p.bias == nullptr ? 0.f : widen(p.bias[group * p.result_channels + first_m + m]);
@@ -602,43 +590,77 @@ class ConvBlock {
     return r;
   }
 
-  // Of a source column and those 32 further on. row: of the ring, of shift 0, not yet wrapped.
+  // Down from row q_h of the phase, of a source column and those 32 further on. row: of the ring, of shift 0, not yet
+  // wrapped.
   template <int kVector, int kTaps, int kColumns>
-  __device__ __forceinline__ void add_up_neighbours(float (&sum)[kColumns][kVector], const Neighbours<kVector>& results,
-                                                    int row, int column) const {
+  __device__ __forceinline__ void add_up_rows(const Segment& place, const Neighbours<kVector>& results, int column,
+                                              int q_h, int count, int row) const {
+    const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step(), apart_w = 32 * step_w;
+    const int w = (place.w + column) * step_w;
+    int h = (place.h + q_h) * step_h + results.phase_h;
+    T* to = p.result + place.n * p.result_n + h * p.result_h + w * p.result_w + results.at;
+    bool exists[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      exists[i] = column + 32 * i < plan.columns && w + i * apart_w + results.phase_w < p.axis[1].result_size;
+    }
+    // Lanes beyond the strip read what its last column has.
+    const char* from = reinterpret_cast<const char*>(products + plan.lead + min(column, plan.columns - 1));
+    const int apart = kWordBytes * min(32, max(plan.columns - 1 - column, 0));
+    row += results.first_h;
+    for (; count > 0 && h < p.axis[0].result_size; --count, ++row, h += step_h, to += step_h * p.result_h) {
+      float sum[kColumns][kVector];
+      add_up_taps<kVector, kTaps, kColumns>(sum, results, from, apart, row);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (!exists[i]) continue;
+        Pack<T, kVector> values;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) values.value[v] = narrow<T>(sum[i][v]);
+        *reinterpret_cast<Pack<T, kVector>*>(to + i * apart_w * p.result_w) = values;
+      }
+    }
+  }
+
+  // apart: bytes from one column to the next.
+  template <int kVector, int kTaps, int kColumns>
+  __device__ __forceinline__ void add_up_taps(float (&sum)[kColumns][kVector], const Neighbours<kVector>& results,
+                                              const char* from, int apart, int row) const {
     constexpr int kLines = kColumns * kVector * kTaps <= 4 ? 2 : 1;  // many loads before their sums
-    const int step_w = p.tap_step[1] * plan.product_pitch + p.shift_step[1];
-    const int step_h = p.tap_step[0] * p.axis[1].kernel * plan.product_pitch;
+    const int step_w = kWordBytes * (p.tap_step[1] * plan.product_pitch + p.shift_step[1]);
+    const int step_h = kWordBytes * p.tap_step[0] * p.axis[1].kernel * plan.product_pitch;
+    const int pitch = kWordBytes * plan.pitch, zero = kWordBytes * rows * plan.product_pitch;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) sum[c][v] = results.bias[v];
     }
-    row += results.first_h;
-    // Lanes beyond the strip read what its last column has.
-    const float* from = products + plan.lead + min(column, plan.columns - 1);
-    const int apart = min(32, max(plan.columns - 1 - column, 0));
+    int of_line = 0;  // bytes from the first tap's products to those of the line of taps
 #pragma unroll 1
-    for (int a = 0; a < results.taps_h; a += kLines) {
-      const float* line[kLines];
+    for (int a = 0; a < results.taps_h; a += kLines, of_line += kLines * step_h) {
+      const char* line[kLines];
 #pragma unroll
-      for (int k = 0; k < kLines; ++k, row += p.shift_step[0], from += step_h) {
-        const int wrap = row < 0 ? plan.ring_rows : row >= plan.ring_rows ? -plan.ring_rows : 0;
-        line[k] = from + (row + wrap) * plan.pitch;
+      for (int k = 0; k < kLines; ++k, row += p.shift_step[0]) {
+        const unsigned in_ring = min(min(static_cast<unsigned>(row), static_cast<unsigned>(row + plan.ring_rows)),
+                                     static_cast<unsigned>(row - plan.ring_rows));
+        line[k] = from + in_ring * pitch;
       }
 #pragma unroll 1
       for (int b = 0; b < results.most; b += kTaps) {
         float value[kLines][kVector][kTaps][kColumns];
 #pragma unroll
-        for (int k = 0; k < kLines; ++k) {
+        for (int v = 0; v < kVector; ++v) {
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) {
+          for (int i = 0; i < kTaps; ++i) {
+            const int at = results.from[v] + of_line + (b + i) * step_w;
 #pragma unroll
-            for (int i = 0; i < kTaps; ++i) {
-              const bool exists = b + i < results.taps_w[v] && (k == 0 || a + k < results.taps_h);
-              const float* at = line[k] + results.from[v] + (b + i) * step_w;
+            for (int k = 0; k < kLines; ++k) {
+              const bool has = b + i < results.taps_w[v] && (k == 0 || a + k < results.taps_h);
+              const char* product = line[k] + (has ? at + k * step_h : zero);
 #pragma unroll
-              for (int c = 0; c < kColumns; ++c) value[k][v][i][c] = exists ? at[apart * c] : 0.f;
+              for (int c = 0; c < kColumns; ++c) {
+                value[k][v][i][c] = *reinterpret_cast<const float*>(product + c * apart);
+              }
             }
           }
         }
