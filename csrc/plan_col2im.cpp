@@ -20,7 +20,7 @@ constexpr int kMostPasses = 3, kMostStrips = 16, kMostDepthSteps = 4;
 
 // Cycles of a multiprocessor, estimated from the kernel with parts left out, on an H200 (docs/performance_notes.md).
 constexpr double kDepth = 90, kRowTile = 88, kRowTile16 = 56, kSplitRowTile = 240;  // of one step of the depth
-constexpr double kItem = 450, kTap = 33;         // of an adding warp: 32 or 64 columns of neighbours, a tap of those
+constexpr double kItem = 300, kTap = 20;         // of an adding warp: 32 or 64 columns of neighbours, a tap of those
 constexpr double kCopy = 12, kGather = 130;      // of a copy of 32 lanes, of as many loads
 constexpr double kStep = 250, kStage = 150;      // whatever is done in it
 constexpr double kApart = 0.5;                   // of the shorter ones of a step's kinds of work: added

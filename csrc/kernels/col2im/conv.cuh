@@ -519,9 +519,9 @@ class ConvBlock {
   }
 
   // After each step the results whose last source row came in it. They fall into kinds: the phase of the height, the
-  // channel where columns are adjacent in memory, kVector neighbours of one source column, 32 * kColumns source columns.
-  // A warp walks down the rows of one kind after the other. kTaps: taps of a phase of the width that are loaded
-  // together.
+  // channel where columns are adjacent in memory, kVector neighbours of one source column, 32 * kColumns source
+  // columns. A warp walks down the rows of one kind after the other. kTaps: taps of a phase of the width that are
+  // loaded together.
   template <int kVector, int kTaps, int kColumns>
   __device__ __forceinline__ void add_all() const {
     const int behind = plan.shifts_h - 1, parts = static_cast<int>(p.by_column_parts.divisor);
