@@ -56,9 +56,10 @@ def rows_of(name: str, **wanted: str) -> list[Row]:
 
 
 def direction_rows(direction: str, mode: str, **wanted: str) -> list[Row]:
-    """The rows of a direction, of all reports of the mode."""
+    """The rows of a direction, of all reports of the mode, the newest of each case."""
     found: dict[tuple[str, str], Row] = {}
-    for path in sorted(HERE.glob(f"h200_{mode}*.json")):
+    paths = sorted(HERE.glob(f"h200_{mode}*.json"))
+    for path in sorted(paths, key=lambda path: json.loads(path.read_text())["date"], reverse=True):
         for row in rows_of(path.stem, direction=direction, **wanted):
             found.setdefault((row["case"], row["layout"]), row)
     return list(found.values())
