@@ -526,7 +526,7 @@ class ConvBlock {
   __device__ __forceinline__ void add_all() const {
     const int behind = plan.shifts_h - 1, parts = static_cast<int>(p.by_column_parts.divisor);
     Neighbours<kVector> results;
-    int found = -1;  // the kind that they are of
+    int found = -1;  // where they were found: the kind, without its columns
     Ring kept = steps;
     int ring = 0;  // row of the products, that of the step's first source row
     for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
@@ -541,8 +541,8 @@ class ConvBlock {
         kept.wait_full();
         for (; item < end; ++kind, row = 0) {
           const int rest = p.by_column_parts.quotient(kind), count = min(of_kind - row, end - item);
-          if (kind != found) results = find_neighbours<kVector>(rest);
-          found = kind;
+          if (rest != found) results = find_neighbours<kVector>(rest);
+          found = rest;
           add_up_rows<kVector, kTaps, kColumns>(place, results, (kind - rest * parts) * 32 * kColumns + lane,
                                                 first + row, count, first + row - step * plan.rows + ring);
           item += count;
