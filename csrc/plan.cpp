@@ -8,6 +8,7 @@
 #include "correlation.h"
 #include "plan_col2im.h"
 #include "plan_depthwise.h"
+#include "plan_direct.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
 #include "plan_merged.h"
@@ -45,6 +46,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
   if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
+  if (options.allows("direct")) consider(plan_direct_conv(problem, device, considered));
   bool has_hopper = false;
   if (options.allows("hopper")) {
     std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
@@ -92,6 +94,13 @@ std::string describe_launch(const GatherConvPlan& plan) {
        << " bytes of shared memory, " << plan.chunk << " channels and up to " << plan.taps_h << 'x' << plan.taps_w
        << " taps a stage, " << (plan.vector_source ? "16-byte" : "scalar") << " loads, "
        << (plan.vector_result ? "16-byte" : "scalar") << " stores";
+  return text.str();
+}
+
+std::string describe_launch(const DirectConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << kDirectThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory";
   return text.str();
 }
 
@@ -204,6 +213,7 @@ std::string describe_launch(const SubpixelPlan& plan);
 std::string describe_launch(const MergedPlan& plan);
 
 const char* family(const GatherConvPlan&) { return "gather"; }
+const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }

@@ -9,6 +9,7 @@
 
 #include "col2im_plan.h"
 #include "depthwise_plan.h"
+#include "direct_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_lines_plan.h"
@@ -37,10 +38,10 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
-               DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan,
-               HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, MmaConvPlan, MmaWeightPlan,
-               NarrowConvPlan, Col2imConvPlan, SubpixelPlan, MergedPlan>
+  std::variant<GatherConvPlan, DirectConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan,
+               DepthwiseBlocksPlan, DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan,
+               HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
+               MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

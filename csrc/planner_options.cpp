@@ -8,7 +8,7 @@
 namespace deconv {
 namespace {
 
-const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper",   "mma",
+const std::vector<std::string> kFamilies{"gather", "depthwise", "direct",   "hopper", "mma",
                                          "narrow", "col2im",    "subpixel", "merged"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {

@@ -88,6 +88,17 @@ DECONV_HOST_DEVICE AxisTaps axis_taps(const AxisGeometry& axis, int phase, int p
   return taps;
 }
 
+// All taps of result phase `phase`, whatever plane they read: tap t of the phase's q-th pixel meets source pixel
+// q * source_step + first_shift + t * shift_step.
+DECONV_HOST_DEVICE AxisTaps window_taps(const AxisGeometry& axis, int phase) {
+  if (axis.is_forward) return axis_taps(axis, phase, 0);
+  AxisTaps taps;
+  taps.count = axis.kernel;
+  taps.first_shift = -axis.padding;
+  taps.shift_step = axis.dilation;
+  return taps;
+}
+
 // The one (phase, plane) pair that tap k serves, and its shift there: the same relation, seen from the tap.
 struct TapPlace {
   int phase, plane, shift;

@@ -18,6 +18,9 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   if (const auto* tile = std::get_if<GatherConvPlan>(&plan.tile)) {
     return launch_gather_conv<T>(problem, *tile, operands, stream);
   }
+  if (const auto* tile = std::get_if<DirectConvPlan>(&plan.tile)) {
+    return launch_direct_conv<T>(problem, *tile, operands, stream);
+  }
   if (const auto* tile = std::get_if<DepthwisePlanesPlan>(&plan.tile)) {
     return launch_depthwise<T>(problem, *tile, operands, stream);
   }

@@ -5,6 +5,7 @@
 
 #include "../col2im_plan.h"
 #include "../depthwise_plan.h"
+#include "../direct_plan.h"
 #include "../gather_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_weight_lines_plan.h"
@@ -21,6 +22,9 @@ namespace deconv {
 
 template <class T>
 cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
+template <class T>
+cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
 template <class T>
 cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
