@@ -97,13 +97,6 @@ std::string describe_launch(const GatherConvPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const DirectConvPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " blocks of " << kDirectThreads << " threads, " << plan.shared_bytes
-       << " bytes of shared memory";
-  return text.str();
-}
-
 std::string describe_launch(const GatherWeightPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 32 * plan.warps_m * plan.warps_n * plan.warps_tap << " threads, "
@@ -118,6 +111,13 @@ std::string describe_launch(const DepthwisePlan& plan) {
   text << plan.blocks << " blocks of " << plan.threads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.splits
        << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
+  return text.str();
+}
+
+std::string describe_launch(const DirectConvPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " blocks of " << kDirectThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory";
   return text.str();
 }
 
@@ -213,13 +213,13 @@ std::string describe_launch(const SubpixelPlan& plan);
 std::string describe_launch(const MergedPlan& plan);
 
 const char* family(const GatherConvPlan&) { return "gather"; }
-const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const GatherWeightPlan&) { return "gather"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
+const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }

@@ -38,8 +38,8 @@ struct Device {
 };
 
 struct Plan {
-  std::variant<GatherConvPlan, DirectConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan,
-               DepthwiseBlocksPlan, DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan,
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
+               DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
                HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
                MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan, MergedPlan>
       tile;

@@ -220,6 +220,15 @@ def test_awkward_cases_by_the_plan_of_choice(i: int, one: Case, direction: str) 
         Call(one, direction, list(MODES)[k % 5], LAYOUTS[k // 5 % 2]).check()
 
 
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+@pytest.mark.parametrize(("i", "one"), enumerate(AWKWARD_FEW), ids=lambda v: v["name"] if isinstance(v, dict) else "")
+def test_awkward_cases_by_tiles_of_the_gather_family(i: int, one: Case, direction: str) -> None:
+    """Most of them go to the direct family by default; each tile now and then."""
+    call = Call(one, direction, list(MODES)[i % 5], LAYOUTS[i // 5 % 2], "gather")
+    plans = core.candidates(call.problem, call.device, "gather")
+    call.with_plan(plans[i % len(plans)]).check()
+
+
 # For tensor cores: whole tiles and ragged ones, several items a block, phases, planes, groups, images in a tile.
 TILES = [
     case("whole", 2, 32, 8, 16, 64, 3, p=1),

@@ -2076,8 +2076,8 @@ def test_how_weights_come(
 
 
 def test_cases_reach_every_tile() -> None:
-    """What the numerical tests run on an H200 without tensor cores: every width of unit, number of channel warps, and
-    weight tile."""
+    """What the numerical tests' cases reach without tensor cores and the direct family: every width of unit, number of
+    channel warps, and weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
         plans = [core.make_plan(problem_of(one, direction), families="gather,depthwise").tile for one in CASES]

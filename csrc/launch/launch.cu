@@ -18,9 +18,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   if (const auto* tile = std::get_if<GatherConvPlan>(&plan.tile)) {
     return launch_gather_conv<T>(problem, *tile, operands, stream);
   }
-  if (const auto* tile = std::get_if<DirectConvPlan>(&plan.tile)) {
-    return launch_direct_conv<T>(problem, *tile, operands, stream);
-  }
   if (const auto* tile = std::get_if<DepthwisePlanesPlan>(&plan.tile)) {
     return launch_depthwise<T>(problem, *tile, operands, stream);
   }
@@ -38,6 +35,9 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   if (const auto* tile = std::get_if<DepthwiseRowsPlan>(&plan.tile)) {
     if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
+  }
+  if (const auto* tile = std::get_if<DirectConvPlan>(&plan.tile)) {
+    return launch_direct_conv<T>(problem, *tile, operands, stream);
   }
   if (const auto* tile = std::get_if<HopperConvPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {

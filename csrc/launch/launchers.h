@@ -24,9 +24,6 @@ template <class T>
 cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
 template <class T>
-cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream);
-template <class T>
 cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
 
@@ -45,6 +42,10 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwisePacksPlan& p
 template <class T>
 cudaError_t launch_depthwise(const Problem& problem, const DepthwiseRowsPlan& plan, const Operands& operands,
                              cudaStream_t stream);
+
+template <class T>
+cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream);
 
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
