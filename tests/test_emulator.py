@@ -585,7 +585,8 @@ def _choices_by_kind(mode: str) -> list[list[Call]]:
     """The same of families on tensor cores, by the kind of their plan."""
     by_kind: dict[str, list[Call]] = {}
     for call in _choices(mode, ["hopper", "mma", "narrow,col2im"]):
-        by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
+        if not call.is_served_by("gather"):  # what these refuse
+            by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
     assert len(by_kind) == {"tf32": 9, "float32": 9, "bfloat16": 8}[mode]
     return list(by_kind.values())
 
