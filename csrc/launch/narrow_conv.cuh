@@ -1,12 +1,37 @@
 // Launcher of the narrow family's forward and grad_input; one .cu file a way of computing instantiates it.
 #pragma once
 
+#include <algorithm>
+#include <climits>
+
 #include "../kernels/narrow/conv.cuh"
 #include "../plan_narrow.h"
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 
 namespace deconv {
+
+// A warp for a run, fewer lanes if these suffice; so many runs of a line at once, and of neighbouring lines, as leave
+// the fewest rounds.
+template <class T>
+narrow_family::NarrowStore narrow_store(const narrow_family::ConvParams<T>& p) {
+  const NarrowConvPlan& plan = p.plan;
+  constexpr int kLogThreads = 8;
+  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
+  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
+  const int columns = std::min(plan.tile.w * p.axis[1].phases(), p.axis[1].result_size);
+  const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
+  const int length = by_pixel ? plan.channels : plan.whole_lines ? columns * plan.channels : columns;
+  const int lines = std::min(plan.tile.n, p.batch) * plan.tile.h * (plan.all_heights ? p.axis[0].phases() : 1);
+  const int runs = plan.columns_adjacent ? plan.channels : by_pixel ? columns : 1;
+  narrow_family::NarrowStore store{kLogThreads - 3, 0};
+  while (store.log_lanes > 0 && 1 << store.log_lanes >> 1 >= length / p.vector_result) --store.log_lanes;
+  for (int log = 0, fewest = INT_MAX; log <= kLogThreads - store.log_lanes; ++log) {
+    const int rounds = shift_up(runs, log) * shift_up(lines, kLogThreads - store.log_lanes - log);
+    if (rounds < fewest) fewest = rounds, store.log_runs = log;
+  }
+  return store;
+}
 
 template <class T>
 cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& problem, const NarrowConvPlan& plan,
@@ -45,6 +70,7 @@ cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& p
   p.by_row_quads = divide_by(row_quads);
   p.quads = plan.units * plan.tile.n * plan.planes_h * plan.rows_h * row_quads;
   p.vector_result = is_aligned(p.result, 16) ? narrow_vector_result(problem, plan) : 1;
+  p.store = narrow_store(p);
   return cudaSuccess;
 }
 

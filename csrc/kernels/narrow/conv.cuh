@@ -14,7 +14,6 @@
 // Sums that are not finite are computed again, tap by tap: a zero weight must not meet Inf.
 #pragma once
 
-#include <climits>
 #include <type_traits>
 
 #include "../tensor_core.cuh"
@@ -66,7 +65,8 @@ __device__ __noinline__ void repair(const ConvParams<T>& p, const int* tables, T
 
 // Of `count` runs, some bytes apart, the vectors first, first + lanes, ... before `end`. A few runs at a time: so
 // neighbours in memory are written soon after each other, and some loads are on their way before their stores.
-template <class Vector>
+// kAlike: all vectors of a run are like its first.
+template <class Vector, bool kAlike>
 __device__ __forceinline__ void copy_runs(const void* from, void* to, int count, uint32_t from_step, int64_t to_step,
                                           int first, int end, int lanes) {
   constexpr int kAhead = 4;
@@ -77,13 +77,18 @@ __device__ __forceinline__ void copy_runs(const void* from, void* to, int count,
     uint32_t run[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) run[a] = min(a, count - 1) * from_step;
+    Vector v[kAhead];
+    const auto load = [&](int i) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        v[a] = *reinterpret_cast<const Vector*>(source + i * static_cast<int>(sizeof(Vector)) + run[a]);
+      }
+    };
+    if constexpr (kAlike) load(0);
 #pragma unroll 1
     for (int i = first; i < end; i += lanes) {
-      const char* vector = source + i * static_cast<int>(sizeof(Vector));
       char* place = target + i * static_cast<int>(sizeof(Vector));
-      Vector v[kAhead];
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) v[a] = *reinterpret_cast<const Vector*>(vector + run[a]);
+      if constexpr (!kAlike) load(i);
 #pragma unroll
       for (int a = 0; a < kAhead; ++a, place += to_step) {
         if (a < count) *reinterpret_cast<Vector*>(place) = v[a];
@@ -101,10 +106,9 @@ struct StoredTile {
 // Staged results to memory, in runs of adjacent elements.
 template <class Vector, class T>
 __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stage, StoredTile tile) {
-  constexpr int kLogThreads = 8;
-  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
-  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
   const NarrowConvPlan& plan = p.plan;
+  const int log_lanes = p.store.log_lanes, log_runs = p.store.log_runs;
+  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
   int step_w = p.axis[1].phases();
   asm volatile("" : "+r"(step_w));  // so that nothing below is kept in registers from tile to tile
   const int step_h = p.axis[0].result_step();
@@ -115,16 +119,8 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
   const int length = by_pixel ? tile.channels : plan.whole_lines ? columns * plan.channels : columns;
   const int vectors = length / static_cast<int>(sizeof(Vector) / sizeof(T));
-  int log_lanes = kLogThreads - 3;  // of a run: a warp, fewer if that suffices
-  while (log_lanes > 0 && 1 << log_lanes >> 1 >= vectors) --log_lanes;
   const int all_lines = min(plan.tile.n, p.batch - tile.n) * lines;
   const int runs = plan.columns_adjacent ? tile.channels : by_pixel ? columns : 1;  // of a line
-  // So many of a line at once, and of neighbouring lines, as leave the fewest rounds.
-  int log_runs = 0;
-  for (int log = 0, fewest = INT_MAX; log <= kLogThreads - log_lanes; ++log) {
-    const int rounds = shift_up(runs, log) * shift_up(all_lines, kLogThreads - log_lanes - log);
-    if (rounds < fewest) fewest = rounds, log_runs = log;
-  }
   const int lanes = 1 << log_lanes, first = threadIdx.x & (lanes - 1), slot = threadIdx.x >> log_lanes;
   const int first_run = slot & ((1 << log_runs) - 1);
   const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
@@ -137,14 +133,18 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
     const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
     const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
-    const int h = (tile.h + q) * step_h + (plan.all_heights ? line - q * heights : tile.pass_h);
+    const int phase = plan.all_heights ? line - q * heights : tile.pass_h, h = (tile.h + q) * step_h + phase;
     if (h >= p.axis[0].result_size) continue;
     const T* from = stage + first_run * plan.stage_channel +
                     (plan.columns_adjacent ? n * plan.channels * plan.stage_channel + line * line_w
                                            : index * line_w * plan.stage_channel);
     T* to = p.result + (tile.n + n) * p.result_n + tile.first_channel * p.result_m + h * p.result_h +
             first_w * p.result_w + first_run * next_run;
-    copy_runs<Vector>(from, to, count, from_step, to_step, first, end, lanes);
+    if (plan.columns_adjacent && !one && p.positions[0][phase] == 0) {  // bias alone
+      copy_runs<Vector, true>(from, to, count, from_step, to_step, first, end, lanes);
+    } else {
+      copy_runs<Vector, false>(from, to, count, from_step, to_step, first, end, lanes);
+    }
   }
 }
 
@@ -196,9 +196,12 @@ class ConvBlock {
       bring(first_tile, 0, buffer);
     }
     for (int tile = first_tile; tile < tiles; tile += plan.tile_blocks) {
-      if (row_groups > 0) compute_tile(tile, tile + plan.tile_blocks < tiles, buffer);
+      const int next = tile + plan.tile_blocks < tiles ? tile + plan.tile_blocks : -1;
+      Ahead ahead;
+      if (row_groups > 0) compute_tile(ahead, tile, next, buffer);
       __syncthreads();
       store_tile(place_tile(tile));
+      if (row_groups > 0 && plan.buffers == 2 && next >= 0) finish(ahead, next, 0, buffer);
     }
   }
 
@@ -238,9 +241,7 @@ class ConvBlock {
     for (int i = threadIdx.x; i < all_taps; i += kNarrowThreads) tables[p.at.taps + i] = -1;
     for (int row = threadIdx.x; row < row_groups * kRows; row += kNarrowThreads) place_row(row);
     for (int i = threadIdx.x; i < plan.tile.n * plan.tile.h * plan.tile.w; i += kNarrowThreads) place_pixel(i);
-    for (int i = threadIdx.x; i < (plan.tables_at - plan.stage_at) / static_cast<int>(sizeof(T)); i += kNarrowThreads) {
-      stage[i] = bias_of_staged(i);
-    }
+    stage_bias();
     if (row_groups == 0) return;
     __syncthreads();
     for (int a = 0; a < 2; ++a) {
@@ -286,12 +287,26 @@ class ConvBlock {
                                                         : (n * lines * line_w + at) * plan.stage_channel;
   }
 
-  __device__ __forceinline__ T bias_of_staged(int i) const {
-    if (p.bias == nullptr) return T{};
-    const int at = i / plan.stage_channel;
-    const int m = plan.columns_adjacent ? at % plan.channels : i - at * plan.stage_channel;
-    return m < channels() ? p.bias[first_channel() + m] : T{};
+  // Everywhere, for phases without a tap are written by nothing else.
+  __device__ __forceinline__ void stage_bias() const {
+    if (p.bias != nullptr && !plan.columns_adjacent) {  // channels lie next to each other, in every pixel
+      const int count = (plan.tables_at - plan.stage_at) / static_cast<int>(sizeof(T));
+      for (int i = threadIdx.x; i < count; i += kNarrowThreads) stage[i] = bias_of(p.by_channels.remainder(i));
+      return;
+    }
+    constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+    const int runs = plan.columns_adjacent ? plan.tile.n * plan.channels : 1;
+    const int vectors = (plan.tables_at - plan.stage_at) / 16 / runs;
+    for (int run = warp; run < runs; run += kNarrowWarps) {
+      const T bias = p.bias != nullptr ? bias_of(p.by_channels.remainder(run)) : T{};
+      Pack<T, kVector> values;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) values.value[i] = bias;
+      uint4* const of_run = reinterpret_cast<uint4*>(stage) + run * vectors;
+      for (int i = lane; i < vectors; i += 32) of_run[i] = reinterpret_cast<const uint4&>(values);
+    }
   }
+  __device__ __forceinline__ T bias_of(int m) const { return m < channels() ? p.bias[first_channel() + m] : T{}; }
 
   // The (height, width) positions at which any row of the group has a tap, and where their units lie in the tile.
   __device__ __forceinline__ void list_positions(int row_group) {
@@ -375,8 +390,10 @@ class ConvBlock {
 
   // --- each tile ---
 
-  // With two buffers it starts with the tile's first units brought, or on their way, and leaves with the next tile's.
-  __device__ __forceinline__ void compute_tile(int tile, bool more, int& buffer) {
+  // With two buffers it starts with the tile's first units brought, or on their way, and leaves with those of tile
+  // `next`, if there is one, on their way into `buffer`.
+  struct Ahead;
+  __device__ __forceinline__ void compute_tile(Ahead& ahead, int tile, int next, int& buffer) {
     for (int first = 0; first < row_groups; first += plan.warps_m) {
       float sums[kRowTiles][kPixelTiles][4] = {};
       for (int chunk = 0; chunk < plan.chunks; ++chunk) {
@@ -390,15 +407,14 @@ class ConvBlock {
           __syncthreads();  // the units have come, and those before are done with
         }
         const bool last = first + plan.warps_m >= row_groups && chunk + 1 == plan.chunks;
-        const bool brings = plan.buffers == 2 && (last ? more : plan.chunks > 1);
+        const bool brings = plan.buffers == 2 && (last ? next >= 0 : plan.chunks > 1);
         const int next_chunk = chunk + 1 == plan.chunks ? 0 : chunk + 1;
-        const int next_tile = last ? tile + plan.tile_blocks : tile;
+        const int next_tile = last ? next : tile;
         if (brings && last) enter_tile(next_tile);
-        Ahead ahead;
         if (brings) start(ahead, next_tile, next_chunk, 1 - buffer);
         if (first + warp_m < row_groups) multiply(sums, first + warp_m, chunk, buffer);
         if (!brings) continue;
-        finish(ahead, next_tile, next_chunk, 1 - buffer);
+        if (!last) finish(ahead, next_tile, next_chunk, 1 - buffer);
         buffer = 1 - buffer;
       }
       if (first + warp_m < row_groups) stage_results(sums, first + warp_m, tile);
@@ -423,7 +439,6 @@ class ConvBlock {
   }
 
   // Some units of a tile into a buffer: `start` asks for them, `finish` stores what came by way of registers.
-  struct Ahead;
   __device__ __forceinline__ void start(Ahead& ahead, int tile, int chunk, int buffer) {
     if constexpr (kQuads) {
 #pragma unroll

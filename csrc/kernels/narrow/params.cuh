@@ -8,6 +8,11 @@
 
 namespace deconv::narrow_family {
 
+// Lanes that share a run of a tile's results, and runs of a line that are stored at once: logarithms.
+struct NarrowStore {
+  int log_lanes, log_runs;
+};
+
 template <class T>
 struct ConvParams {
   const T* source;  // (batch, source channels, source height, source width), any strides
@@ -31,6 +36,7 @@ struct ConvParams {
   int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
   bool vector_source;  // 16-byte copies along the channels
   int vector_result;   // elements of one store
+  NarrowStore store;
   NarrowConvPlan plan;
   NarrowTables at;
 };
