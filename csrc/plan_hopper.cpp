@@ -575,17 +575,22 @@ class Candidates {
     const int64_t overrun = std::max<int64_t>(0, reach * p.row_bytes - p.halo_bytes);
 
     const int64_t all_stages = static_cast<int64_t>(h_.kernel) * taps_w(p) * p.chunks;  // of all phase groups
+    const auto resides = [&](int64_t stages, int64_t halos) {
+      return stages <= kMostResident && stages * stage + std::min<int64_t>(2 * halos, kMostHaloSlots) * halo <= room;
+    };
     // Kept halos belong to a whole item. Warpgroups take turns between its phase groups, so then all weights must stay.
+    // Where they can't, halos that are brought for each phase group are the quicker ones in 16 bits; in TF32 they were
+    // not, and are not tried (docs/performance_notes.md).
     const int64_t kept = (p.in_turns ? 2 : 1) * p.chunks, least_stages = p.in_turns ? all_stages : kLeastWeightSlots;
-    p.keep_halo = p.phase_groups > 1 && halo * kept + least_stages * stage <= room && kept <= kMostHaloSlots &&
-                  p.planes_h * p.planes_w == 1 && p.split == 1;
+    p.keep_halo = p.phase_groups > 1 && kept <= kMostHaloSlots && p.planes_h * p.planes_w == 1 && p.split == 1 &&
+                  halo * kept + least_stages * stage <= room &&
+                  (!p.in_turns || element_ == 4 || resides(all_stages, kept));
     p.item_groups = p.keep_halo ? p.phase_groups : waits ? p.phase_groups / p.phases_h : 1;
     const int64_t in_flight = p.keep_halo ? kept : p.in_turns ? 2 : 1;
     const int64_t most_stages = p.keep_halo ? all_stages
                                             : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
                                                   p.planes_w * p.chunks * p.item_groups;
-    const int64_t two = std::min<int64_t>(2 * in_flight, kMostHaloSlots);
-    p.resident_weights = most_stages <= kMostResident && most_stages * stage + two * halo <= room;
+    p.resident_weights = resides(most_stages, in_flight);
     if (p.resident_weights) {
       p.weight_slots = static_cast<int>(most_stages);
       p.halo_slots = static_cast<int>(std::min<int64_t>({kMostHaloSlots, (room - most_stages * stage) / halo}));

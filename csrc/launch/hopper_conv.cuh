@@ -62,6 +62,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   p.halo_w = divide_by(plan.halo.w);
   p.halo_h = divide_by(plan.halo.h);
   p.step_w = divide_by(p.axis[1].source_step());
+  for (int a = 0; a < 2; ++a) p.result_step[a] = divide_by(p.axis[a].result_step());
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;
   p.vector_source = vector_source(problem) && is_aligned(p.source, 16);

@@ -41,6 +41,7 @@ struct ConvParams {
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
   Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, halo_w, halo_h;  // of the plan's numbers
   Divisor step_w;  // of the source, from one pixel of a plane to the next
+  Divisor result_step[2];  // from one pixel of a phase to the next, by axis
   HopperConvPlan plan;
 };
 
@@ -76,6 +77,13 @@ template <int kPhases, class T>
 __device__ __forceinline__ Phases phases_of(const ConvParams<T>& p, int phase_group) {
   const int h = p.phases_across.quotient(phase_group);
   return {h, (phase_group - h * static_cast<int>(p.phases_across.divisor)) * kPhases};
+}
+
+// Pixels of a phase along an axis: AxisGeometry::phase_size without its division.
+template <class T>
+__device__ __forceinline__ int phase_size(const ConvParams<T>& p, int axis, int phase) {
+  const int size = p.axis[axis].result_size;
+  return phase < size ? p.result_step[axis].quotient(size - phase - 1) + 1 : 0;
 }
 
 }  // namespace deconv::hopper

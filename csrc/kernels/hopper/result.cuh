@@ -142,11 +142,11 @@ class Result {
     Window v;
     const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step();
     const int64_t along_h = step_h * p.result_h, along_w = step_w * p.result_w;
-    const int heights = min(p.axis[0].phase_size(phases.h) - item.h, plan.pixels.h);
+    const int heights = min(phase_size(p, 0, phases.h) - item.h, plan.pixels.h);
     const int images = min(p.batch - item.n, plan.pixels.n);
 #pragma unroll
     for (int k = 0; k < kPhases; ++k) {
-      v.widths[k] = phases.w + k < plan.phases_w ? min(p.axis[1].phase_size(phases.w + k) - item.w, plan.pixels.w) : 0;
+      v.widths[k] = phases.w + k < plan.phases_w ? min(phase_size(p, 1, phases.w + k) - item.w, plan.pixels.w) : 0;
     }
     if (kFold > 1 && !fold_in_warp()) v.widths[0] = (v.widths[0] - column_ + kFold - 1) / kFold;
     v.groups_of_columns = plan.inner == HopperInner::kWidth;
