@@ -24,7 +24,7 @@ narrow_family::NarrowStore narrow_store(const narrow_family::ConvParams<T>& p) {
   const int length = by_pixel ? plan.channels : plan.whole_lines ? columns * plan.channels : columns;
   const int lines = std::min(plan.tile.n, p.batch) * plan.tile.h * (plan.all_heights ? p.axis[0].phases() : 1);
   const int runs = plan.columns_adjacent ? plan.channels : by_pixel ? columns : 1;
-  narrow_family::NarrowStore store{kLogThreads - 3, 0};
+  narrow_family::NarrowStore store{kLogThreads - 3, 0, runs == 1};
   while (store.log_lanes > 0 && 1 << store.log_lanes >> 1 >= length / p.vector_result) --store.log_lanes;
   for (int log = 0, fewest = INT_MAX; log <= kLogThreads - store.log_lanes; ++log) {
     const int rounds = shift_up(runs, log) * shift_up(lines, kLogThreads - store.log_lanes - log);

@@ -125,7 +125,7 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   const int first_run = slot & ((1 << log_runs) - 1);
   const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
   // Of one run a lane's vectors count as runs.
-  const bool one = runs == 1;
+  const bool one = p.store.one;
   const int own = shift_up(vectors - first, log_lanes), line_bytes = lanes * static_cast<int>(sizeof(Vector));
   const int count = one ? own : shift_up(runs - first_run, log_runs), end = one ? first + 1 : vectors;
   const int64_t to_step = one ? line_bytes : (next_run << log_runs) * static_cast<int>(sizeof(T));

@@ -8,9 +8,10 @@
 
 namespace deconv::narrow_family {
 
-// Lanes that share a run of a tile's results, and runs of a line that are stored at once: logarithms.
+// How whole tiles of results are stored; those at an end may have fewer runs.
 struct NarrowStore {
-  int log_lanes, log_runs;
+  int log_lanes, log_runs;  // lanes that share a run, and runs of a line at once
+  bool one;                 // run of a line
 };
 
 template <class T>
