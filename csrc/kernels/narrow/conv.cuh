@@ -289,24 +289,25 @@ class ConvBlock {
 
   // Everywhere, for phases without a tap are written by nothing else.
   __device__ __forceinline__ void stage_bias() const {
-    if (p.bias != nullptr && !plan.columns_adjacent) {  // channels lie next to each other, in every pixel
+    if (!plan.columns_adjacent) {  // channels lie next to each other, in every pixel
       const int count = (plan.tables_at - plan.stage_at) / static_cast<int>(sizeof(T));
       for (int i = threadIdx.x; i < count; i += kNarrowThreads) stage[i] = bias_of(p.by_channels.remainder(i));
       return;
     }
     constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-    const int runs = plan.columns_adjacent ? plan.tile.n * plan.channels : 1;
-    const int vectors = (plan.tables_at - plan.stage_at) / 16 / runs;
-    for (int run = warp; run < runs; run += kNarrowWarps) {
-      const T bias = p.bias != nullptr ? bias_of(p.by_channels.remainder(run)) : T{};
+    const int vectors = plan.stage_channel / kVector;  // of a channel
+    for (int run = warp; run < plan.tile.n * plan.channels; run += kNarrowWarps) {
       Pack<T, kVector> values;
+      const T bias = bias_of(p.by_channels.remainder(run));
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values.value[i] = bias;
       uint4* const of_run = reinterpret_cast<uint4*>(stage) + run * vectors;
       for (int i = lane; i < vectors; i += 32) of_run[i] = reinterpret_cast<const uint4&>(values);
     }
   }
-  __device__ __forceinline__ T bias_of(int m) const { return m < channels() ? p.bias[first_channel() + m] : T{}; }
+  __device__ __forceinline__ T bias_of(int m) const {
+    return p.bias != nullptr && m < channels() ? p.bias[first_channel() + m] : T{};
+  }
 
   // The (height, width) positions at which any row of the group has a tap, and where their units lie in the tile.
   __device__ __forceinline__ void list_positions(int row_group) {
