@@ -31,8 +31,8 @@ constexpr int64_t kMostIm2colChannels = 8;  // of the source; more fill rows by 
 constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 256;  // of a tile, along an axis
 constexpr int64_t kMostIm2colExtent = 1 << 14;
 
-// Cycles of a multiprocessor at kClockHopper, fitted to timings on an H200: of 16-bit types and TF32 8,870 of 35
-// layers, of strict float32 834 of 18; rows of all phases and gaps to those of six (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to 159,958 timings of 268 layers on an H100 and 5,383 of 34 on an
+// H200 (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
 struct StoreCosts {
@@ -49,7 +49,8 @@ struct StoreCosts {
   double apart, ragged_apart, apart_runs;          // columns apart; more, in runs of two phases
   double gaps;                                     // times as much for them, with a stride above 2
   double turned, turned_runs, turned_staged;  // times as much in turns: channels adjacent, groups of columns, others
-  double odd_channels = 0;  // more, where neighbours may not be stored at once
+  double odd_channels;  // more, where neighbours may not be stored at once
+  double in_parts;      // more, where tiles side by side meet at no multiple of 16 bytes
 };
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
@@ -57,6 +58,11 @@ struct Costs {
   double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
   double im2col;                     // of the warps' reading kHopperIm2colAhead places of 32 pixels each
   double transposed_line, warps_line;  // more, of a line of a halo and chunk
+  double transposed_start, warps_start;  // of a launch, until its first halos are written
+  double weights_way;                // of a stage of weights on its way into the ring, beside those ahead of it
+  // Of a pixel that warps bring from contiguous lines: times as much where all planes come together; more for each 4
+  // bytes that neighbouring columns of a plane are further apart than kNearBytes, up to a sector.
+  double planes_together, far_columns;
   double few_warps;                  // how much more, where accumulators leave few warps to write it
   bool overlapped;                   // products and halos hide each other in part
   double bytes;                      // that TMA brings in a cycle, at most
@@ -67,26 +73,22 @@ struct Costs {
   double launch_ms;
   StoreCosts store;
 };
-constexpr StoreCosts kStoresShort{0.0542, 0.0272, 0.00517, 0.0112,  0.0876, 0.0507,  8.02,   0.15, 0.0489,
-                                  0.0801, 0.0256, 0,       0.00455, 2.42,   0.00244, 0.0609, 1.64, 0.486,
-                                  0.151,  0.105,  0.143,   0.146,   1.6,    2.46,    2.05,   1.35, 0.1};
-constexpr StoreCosts kStoresTf32{0.118,    0.0234, 0.0051, 0.0121, 0.0443, 0.0194,  4.81,   0.25, 0.121,
-                                 0.00864,  0.0316, 0.165,  0.182,  0.467,  0.00134, 0.0766, 0.74, 0.429,
-                                 0.000999, 0.247,  0.253,  0.342,  1,      2.75,    0.933,  1.22};
-// Columns apart in ragged rows as in TF32, whose stores these are: the layers of strict float32 had no such rows.
-constexpr StoreCosts kStoresSplit{0.0631, 0, 0, 0.0498, 0,    0.181, 0,     0.2,   0.0968, 0, 0, 0, 0,
-                                  0,      0, 0, 0,      0.09, 0,     0.133, 0.367, 0.342,  1, 1, 1, 1.51};
-constexpr Costs kCostsShort{0.654, 392,  198,  4.03, 5.58, 18.8, 1800,  74.1,    226,
-                            1.39,  true, 37.6, 689,  1017, 1.16, 0.113, 0.00155, kStoresShort};
-constexpr Costs kCostsTf32{0.745, 115,  30.3, 4.42,     10.6,     9.7,  1600,  33.9,    411,
-                           2,     true, 34.2, 2.42e+03, 1.77e+03, 1.03, 0.124, 0.00233, kStoresTf32};
-constexpr Costs kCostsSplit{2.78, 173,   173,  7.15, 13.3, 15.8, 2000,  0,      0,
-                            1.06, false, 32.1, 1710, 1470, 1,    0.001, 0.0058, kStoresSplit};
-// Of a pixel that producer warps bring from contiguous lines, chosen by 68 timings of both ways (docs/
-// performance_notes.md): times as much where all planes come together; more for each 4 bytes that neighbouring columns
-// of a plane are further apart than kNearBytes, up to a sector.
-constexpr double kPlanesTogether = 1.1, kNearBytes = 12;
-constexpr double kFarColumns[2] = {0.3, 0.45};  // by parts: of one, of two
+constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159, 0.0365, 0.0555,  0.0553, 3.67,  0.117, 0.0343, 0.059,
+                                  0.0428, 0.0544, 0.0035, 0.633,  0.00384, 0.0332, 1.51,  0.196, 0.169,  0.128,
+                                  0.097,  0.141,  1,      2.36,   2.43,    1.25,   0.111, 0.049};
+constexpr Costs kCostsShort{0.75,  138,   71.9, 2.97, 2.78, 15.6, 1140, 254,  188,   10700,   5230,        1740,
+                            0.903, 0.303, 1.59, true, 34.5, 1570, 1070, 1.15, 0.235, 0.00292, kStoresShort};
+constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0226, 0.0813,  0.00924, 12.9, 0.104, 0.111,    0.00836,
+                                 0.0806, 0.107,  0.0783, 0.439,  0.00139, 0.127,   1.18, 0.205, 0.000999, 0.159,
+                                 0.109,  0.315,  0.928,  1.63,   1.96,    1.18,    0,    0.275};
+constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.47, 10.6, 1510, 46.8, 155,   5550,    2760,       1610,
+                           1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32};
+constexpr StoreCosts kStoresSplit{0.0313, 0.0546, 0.0173, 0.0687, 0.0765, 0.072,  7.59, 0.105, 0.148, 0,
+                                  0.112,  0.221,  0,      2.91,   0.176,  0.0491, 0,    0.142, 0,     0.132,
+                                  0.127,  0.31,   1.07,   0.867,  0.804,  1.01,   0,    0};
+constexpr Costs kCostsSplit{2.53, 150,  218,  5.18,  8.15, 9.97, 2000, 26.8, 69.6,    0,       0,           0,
+                            1.08, 1.69, 1.06, false, 35.3, 1920, 1710, 1.06, 0.00103, 0.00528, kStoresSplit};
+constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
@@ -303,7 +305,12 @@ class Candidates {
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items * p.split, p.blocks));
     const double memory = moved_bytes(p) / device_.bandwidth;
-    const double compute = rounds * std::max(work, load) / kClockHopper;
+    // A launch's last item has nothing beside it that could hide its results.
+    const double start = p.source == HopperSource::kTransposed ? costs.transposed_start
+                         : p.source == HopperSource::kWarps    ? costs.warps_start
+                                                               : 0;
+    const double cycles = (rounds - slices) * std::max(work, load) + slices * (std::max(both + leave, load) + start);
+    const double compute = cycles / kClockHopper;
     return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.weights == HopperWeights::kPacked ? pack_ms(p) : 0);
@@ -333,8 +340,9 @@ class Candidates {
                           (p.keep_halo ? 1 : pieces) / p.split;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
-    const double products = stages * (p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
-                                                 : 4 * row * columns * costs.product + costs.stage);
+    const double stage = p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
+                                    : 4 * row * columns * costs.product + costs.stage;
+    const double products = stages * (p.resident_weights ? stage : std::max(stage, costs.weights_way / p.weight_slots));
     const double line = p.source == HopperSource::kTensor       ? 0
                         : p.source == HopperSource::kTransposed ? costs.transposed_line
                                                                 : costs.warps_line;
@@ -391,16 +399,16 @@ class Candidates {
     const int64_t units = ceil_div(int64_t{p.halo.n} * p.halo.h * p.halo.w, 32) * batches;
     return static_cast<double>(ceil_div(units, hopper_writers(p.source, p.tile)));
   }
-  double planes_cost(const HopperConvPlan& p) const {
+  double planes_cost(const HopperConvPlan& p, const Costs& costs) const {
     if (p.source != HopperSource::kWarps || c_.source.stride[3] != 1) return 1;
-    if (p.halo_planes > 1) return kPlanesTogether;
+    if (p.halo_planes > 1) return costs.planes_together;
     const double apart = std::min<double>(w_.source_step() * element_, kSectorBytes);
-    return 1 + kFarColumns[p.parts - 1] * std::max(0.0, apart - kNearBytes) / 4;
+    return 1 + costs.far_columns * std::max(0.0, apart - kNearBytes) / 4;
   }
   double pixel_cost(const HopperConvPlan& p, const Costs& costs) const {
     if (p.source == HopperSource::kTensor) return costs.tensor;
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
-           (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1) * planes_cost(p);
+           (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1) * planes_cost(p, costs);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
@@ -427,16 +435,18 @@ class Candidates {
                       (p.row_phases > p.tile.phases ? costs.rows_phases : 0));
     }
     const int vector = hopper_vector_result(problem_, p);
+    const double parts = in_parts ? costs.in_parts : 0;
     if (in_runs) {
       const double row = ragged ? costs.ragged_runs_row / (p.pixels.w * p.tile.phases) : 0;
-      return times * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
-                      (!ragged      ? 0
-                       : two_phases ? costs.ragged_runs_phases
-                                    : costs.ragged_runs) +
-                      (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
+      return parts + times * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
+                              (!ragged      ? 0
+                               : two_phases ? costs.ragged_runs_phases
+                                            : costs.ragged_runs) +
+                              (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
     }
     const double row = costs.staged_row + (ragged ? costs.ragged_staged_row : 0);
-    return times * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
+    return parts +
+           times * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
                     (!ragged      ? 0
                      : two_phases ? costs.ragged_staged_phases
                                   : costs.ragged_staged) +

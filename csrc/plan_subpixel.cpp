@@ -17,6 +17,17 @@ double blocks_ms(const Blocks& blocks, DType dtype) {
   const double apart = unit == kSubpixelAlignment ? 1 : std::max(1.0, kAlone * static_cast<double>(element) / unit);
   return static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
 }
+// More, of writing back to rows that share sectors with the next: element by element, or more than a cache holds until
+// both parts of a sector are written.
+double rows_ms(const Blocks& blocks, DType dtype) {
+  constexpr double kMsPerRow = 3e-7;
+  constexpr int64_t kCached = 32 << 20;
+  const int64_t element = element_size(dtype);
+  const std::array<int64_t, 4>& size = blocks.plain.size;
+  const bool shared = blocks.plain.stride[3] == 1 && size[3] * element % kSectorBytes != 0;
+  const bool apart = subpixel_unit(blocks, element) == element || blocks.numel() * element > kCached;
+  return shared && apart ? static_cast<double>(size[0] * size[1] * size[2]) * kMsPerRow : 0;
+}
 
 }  // namespace
 
@@ -53,7 +64,9 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
   if (!plan.output_in_place && !forward) rewrite_before(output);
   if (!plan.weight_in_place && !is_weight) rewrite_before(weight);
   if (problem.has_bias) rewrite_before(bias);
-  if (!plan.output_in_place && forward) ms += kBackMs + blocks_ms(output, problem.dtype);
+  if (!plan.output_in_place && forward) {
+    ms += kBackMs + blocks_ms(output, problem.dtype) + rows_ms(output, problem.dtype);
+  }
   if (!plan.weight_in_place && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
   std::optional<Plan> best;
   consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);

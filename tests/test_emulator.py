@@ -683,9 +683,9 @@ def calls(draw: st.DrawFn, family: str) -> Call:
 def test_planes_together(mode: str, h: int, w: int, groups: int, co: int, ci: int, k: int, s: int, d: int) -> None:
     one = case("planes", n=2, ci=ci * groups, h=h, w=w, co=co * groups, g=groups, k=k, s=s, p=1, d=d)
     call = Call(one, "grad_input", mode, "contiguous", "hopper", multiprocessors=132)
-    assert call.plan.tile.halo_planes > 1
-    assert call.plan.tile.source == core.HopperSource.WARPS
-    call.check()
+    plans = [p for p in core.candidates(call.problem, call.device, "hopper") if p.tile.halo_planes > 1]
+    assert all(plan.tile.source == core.HopperSource.WARPS for plan in plans)
+    call.with_plan(min(plans, key=lambda plan: plan.estimate_ms)).check()
 
 
 # Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.

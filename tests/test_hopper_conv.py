@@ -26,7 +26,7 @@ Layer = tuple[str, int, int, int, int, tuple[int, int], tuple[int, int], tuple[i
 # group; images narrower than a tile; taps that no pixel has; strides that differ; groups; two tiles of
 # result channels.
 IM2COL: list[Layer] = [
-    ("grad_input", 12, 64, 3, 1, (48, 66), (4, 4), (2, 2), (1, 1), (1, 1)),
+    ("grad_input", 20, 64, 3, 1, (48, 66), (4, 4), (2, 2), (1, 1), (1, 1)),
     ("grad_input", 9, 56, 1, 1, (74, 140), (9, 9), (4, 4), (4, 4), (1, 1)),
     ("grad_input", 12, 200, 3, 1, (33, 40), (5, 5), (3, 2), (0, 3), (1, 1)),
     ("grad_input", 400, 96, 2, 1, (14, 13), (4, 4), (2, 2), (1, 1), (2, 1)),

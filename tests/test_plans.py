@@ -2044,7 +2044,7 @@ def test_few_channels_on_one_side(direction: str, channels: tuple[int, int], dty
     one = case("layer", 16, channels[0], 64, 64, channels[1], 4, 2, 1)
     problem = problem_of(one, direction, dtype)
     problem.allow_tf32 = True
-    plan = core.make_plan(problem, core.Device()).tile
+    plan = core.make_plan(problem, core.Device(), "hopper").tile
     assert isinstance(plan, core.HopperConvPlan)
     source_bytes = (channels[0] if direction == "forward" else channels[1]) * (4 if dtype == "float32" else 2)
     if plan.source == core.HopperSource.TRANSPOSED and plan.chunks == 1:

@@ -294,6 +294,25 @@ def overhead() -> str:
     return table(["eager call, 1x1 tensor", "torch µs", "deconv_ext µs", "ratio"], lines)
 
 
+def planner() -> str:
+    """Means over settings of the time of the plan that is chosen, over that of the quickest plan timed."""
+    rows = json.loads((HERE / "h100_hopper_tiles.json").read_text())["rows"]
+    groups = {"suites": "suites", "sweep": "sweep", "random": "at random"}
+    kinds: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
+    for case, mode, layout, direction, before, after, quickest, _ in rows:
+        if before[1] is None or after[1] is None:
+            continue
+        group = case.split("_")[0]
+        of_kind = kinds.setdefault((direction, mode, layout), {name: [] for name in groups})
+        of_kind[group if group in groups else "suites"].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
+    lines = []
+    for direction, mode, layout, _ in settings(("forward", "grad_input")):
+        found = kinds[direction, mode, layout]
+        cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
+        lines.append([f"{direction}, {MODES[mode]}, {layout}", *cells])
+    return table(["chosen over quickest, before to after", *groups.values()], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "reports": reports,
     "means": forward_means,
@@ -310,6 +329,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "forced mma": forced_mma,
     "errors": errors,
     "overhead": overhead,
+    "planner": planner,
     "first gradients": first_gradients,
 }
 
