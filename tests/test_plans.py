@@ -4,9 +4,11 @@ The plans' block decomposition is repeated here as the kernels have it (csrc/ker
 """
 
 import itertools
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 import torch
 from cases import CASES
 
-from deconv_ext.workloads import KERNELBENCH, ZOO, Case, case, output_size
+from deconv_ext.workloads import KERNELBENCH, SWEEP, ZOO, Case, case, output_size
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
 from planning import pieces, problem_of, result_size  # noqa: E402
@@ -2243,3 +2245,25 @@ def test_errors_reach_python() -> None:
     first, second, extent, args = pieces(one, "forward")
     with pytest.raises(core.InvalidArgument, match=r"stride must be between 1 and 2147483647, but got \[0, 1\]"):
         core.Problem(core.Direction.forward, core.DType.float32, first, second, extent, args)
+
+
+def test_chosen_plans_are_near_the_quickest_timed() -> None:
+    """On an H100, of the plans that h100_hopper_tiles.json lists: most choices are among them, and near the quickest in
+    the mean. The next fit, or another estimate, wants timings of what it chooses."""
+    timed = json.loads((Path(__file__).parent.parent / "docs/figures/h100_hopper_tiles.json").read_text())
+    layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *SWEEP, *timed["random_layers"])}
+    ratios: dict[str, list[float]] = {"nchw": [], "channels_last": []}
+    rows = timed["rows"]
+    for name, mode, layout, direction, _, after, quickest, _ in rows:
+        dtype, memory = ("bfloat16" if mode == "bf16" else "float32"), ("contiguous" if layout == "nchw" else layout)
+        problem = problem_of(layers[name], direction, dtype, memory)
+        problem.allow_tf32 = mode == "tf32"
+        (line,) = (line for line in core.explain(problem).splitlines() if line.startswith("  plan: "))
+        known = {timed["plans"][plan]: ms for plan, ms in (after, *quickest) if ms is not None}
+        ms = known.get(line.removeprefix("  plan: ").rpartition(", about ")[0])
+        if ms is not None:
+            ratios[layout].append(ms / quickest[0][1])
+    assert sum(map(len, ratios.values())) > 0.95 * len(rows)
+    means = {layout: float(np.exp(np.log(of).mean())) for layout, of in ratios.items()}
+    assert 1 < means["nchw"] < 1.05
+    assert 1 < means["channels_last"] < 1.035
