@@ -103,10 +103,10 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in every) if lines else ""
 
 
-def reports() -> str:
+def reports(pattern: str) -> str:
     """What was measured: the reports behind this page, and the ceilings of the device in the same run."""
     lines = []
-    for path in sorted(HERE.glob("h200_*.json")):
+    for path in sorted(HERE.glob(pattern)):
         report = json.loads(path.read_text())
         if "copy_GBps" not in report or "first" in path.stem:
             continue
@@ -154,6 +154,20 @@ def gradient_means() -> str:
         for direction, mode, layout, rows in settings(GRADIENTS)
     ]
     return table(["gradients", "aim", *MEAN_HEAD], lines)
+
+
+def h100_means() -> str:
+    """Means of all directions on an H100, and the cases that are behind cuDNN there."""
+    lines = []
+    for direction in ("forward", *GRADIENTS):
+        for mode in MODES:
+            for layout in LAYOUTS:
+                if rows := rows_of(f"h100_{mode}_{direction}", layout=layout):
+                    behind = sorted((row for row in rows if row["speedup"] < WORST), key=lambda row: row["speedup"])
+                    names = ", ".join(f"{row['case']} {row['speedup']:.2f}" for row in behind)
+                    which = f"{direction}, {MODES[mode]}, {layout}"
+                    lines.append([which, *mean_columns(mode, rows), names or "–"])
+    return table(["H100", *MEAN_HEAD, f"below {times(WORST)}"], lines)
 
 
 def families(directions: Iterable[str]) -> str:
@@ -314,7 +328,9 @@ def planner() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "reports": reports,
+    "reports": lambda: reports("h200_*.json"),
+    "h100 reports": lambda: reports("h100_*_[fg]*.json"),
+    "h100 means": h100_means,
     "means": forward_means,
     "gradient means": gradient_means,
     "forward families": lambda: families(["forward"]),
