@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 PAGES = [HERE.parent / "performance.md", HERE.parent / "performance_notes.md"]
 GRADIENTS = ("grad_input", "grad_weight")
 LAYOUTS = ("nchw", "channels_last")
-MODES = {"tf32": "TF32", "bf16": "bfloat16", "fp32": "float32, strict"}
+MODES = {"tf32": "TF32", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32, strict"}
 FAMILIES = ("hopper", "narrow", "col2im", "depthwise", "direct", "subpixel", "merged", "gather", "mma")
 # The reports of the first version, which had no tensor cores.
 FIRST = {
@@ -321,7 +321,8 @@ def planner() -> str:
         of_kind[group if group in groups else "suites"].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
     lines = []
     for direction, mode, layout, _ in settings(("forward", "grad_input")):
-        found = kinds[direction, mode, layout]
+        if (found := kinds.get((direction, mode, layout))) is None:
+            continue
         cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
         lines.append([f"{direction}, {MODES[mode]}, {layout}", *cells])
     return table(["chosen over quickest, before to after", *groups.values()], lines)
