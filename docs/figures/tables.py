@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,23 +56,27 @@ def rows_of(name: str, **wanted: str) -> list[Row]:
     return [row for row in rows if "speedup" in row and all(row[key] == value for key, value in wanted.items())]
 
 
-def direction_rows(direction: str, mode: str, **wanted: str) -> list[Row]:
-    """The rows of a direction, of all reports of the mode, the newest of each case."""
+def direction_rows(direction: str, mode: str, gpu: str = "h200", **wanted: str) -> list[Row]:
+    """The rows of a direction, of all reports of the mode on that GPU, the newest of each case."""
     found: dict[tuple[str, str], Row] = {}
-    paths = sorted(HERE.glob(f"h200_{mode}*.json"))
+    paths = sorted(HERE.glob(f"{gpu}_{mode}*.json"))
     for path in sorted(paths, key=lambda path: json.loads(path.read_text())["date"], reverse=True):
         for row in rows_of(path.stem, direction=direction, **wanted):
             found.setdefault((row["case"], row["layout"]), row)
     return list(found.values())
 
 
-def settings(directions: Iterable[str]) -> Iterable[tuple[str, str, str, list[Row]]]:
-    """Direction, mode, layout and rows of everything measured."""
-    for direction in directions:
-        for mode in MODES:
-            for layout in LAYOUTS:
-                if rows := direction_rows(direction, mode, layout=layout):
-                    yield direction, mode, layout, rows
+def settings(directions: Iterable[str], gpu: str = "h200") -> Iterable[tuple[str, str, str, list[Row]]]:
+    """Direction, mode, layout and rows of everything measured on that GPU."""
+    for direction, mode, layout in product(directions, MODES, LAYOUTS):
+        if rows := direction_rows(direction, mode, gpu, layout=layout):
+            yield direction, mode, layout, rows
+
+
+def behind(rows: Iterable[Row]) -> str:
+    """The cases where cuDNN is faster by more than is allowed, the slowest first."""
+    slow = sorted((row for row in rows if row["speedup"] < WORST), key=lambda row: row["speedup"])
+    return ", ".join(f"{row['case']} {row['speedup']:.2f}" for row in slow) or "–"
 
 
 def is_kernelbench(row: Row) -> bool:
@@ -158,15 +163,10 @@ def gradient_means() -> str:
 
 def h100_means() -> str:
     """Means of all directions on an H100, and the cases that are behind cuDNN there."""
-    lines = []
-    for direction in ("forward", *GRADIENTS):
-        for mode in MODES:
-            for layout in LAYOUTS:
-                if rows := rows_of(f"h100_{mode}_{direction}", layout=layout):
-                    behind = sorted((row for row in rows if row["speedup"] < WORST), key=lambda row: row["speedup"])
-                    names = ", ".join(f"{row['case']} {row['speedup']:.2f}" for row in behind)
-                    which = f"{direction}, {MODES[mode]}, {layout}"
-                    lines.append([which, *mean_columns(mode, rows), names or "–"])
+    lines = [
+        [f"{direction}, {MODES[mode]}, {layout}", *mean_columns(mode, rows), behind(rows)]
+        for direction, mode, layout, rows in settings(("forward", *GRADIENTS), "h100")
+    ]
     return table(["H100", *MEAN_HEAD, f"below {times(WORST)}"], lines)
 
 
@@ -176,11 +176,9 @@ def families(directions: Iterable[str]) -> str:
     for direction, mode, layout, rows in settings(directions):
         for family in FAMILIES:
             served = [row for row in rows if row["plan"].startswith(family)]
-            behind = sorted((row for row in served if row["speedup"] < WORST), key=lambda row: row["speedup"])
             if served:
-                names = ", ".join(f"{row['case']} {row['speedup']:.2f}" for row in behind)
                 which = f"{direction}, {MODES[mode]}, {layout}"
-                lines.append([which, family, str(len(served)), speedup(served), names or "–"])
+                lines.append([which, family, str(len(served)), speedup(served), behind(served)])
     return table(["", "family", "cases", "mean", f"below {times(WORST)}"], lines)
 
 
@@ -320,9 +318,8 @@ def planner() -> str:
         of_kind = kinds.setdefault((direction, mode, layout), {name: [] for name in groups})
         of_kind[group if group in groups else "suites"].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
     lines = []
-    for direction, mode, layout, _ in settings(("forward", "grad_input")):
-        if (found := kinds.get((direction, mode, layout))) is None:
-            continue
+    for direction, mode, layout in filter(kinds.__contains__, product(("forward", "grad_input"), MODES, LAYOUTS)):
+        found = kinds[direction, mode, layout]
         cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
         lines.append([f"{direction}, {MODES[mode]}, {layout}", *cells])
     return table(["chosen over quickest, before to after", *groups.values()], lines)
