@@ -5,11 +5,13 @@
 #include <mutex>
 #include <sstream>
 
+#include "autotune.h"
 #include "plan_memory.h"
 #include "precision.h"
 
 #ifdef DECONV_WITH_CUDA
 #include "launch.h"
+#include "plan_timer.h"
 #endif
 
 namespace deconv {
@@ -92,6 +94,11 @@ const PlannerOptions& planner_options() {
   return options;
 }
 
+Autotuner& autotuner() {
+  static Autotuner& one = *new Autotuner;  // never destroyed: threads may outlive static objects
+  return one;
+}
+
 // The GPU that a call on `operand` is planned for; none if it goes to ATen. Meta tensors stand for those of GPU 0.
 std::optional<Device> planning_device(DType dtype, const Tensor& operand) {
   const bool meta = device_name(operand) == "meta" && dtype != DType::kOther;
@@ -102,7 +109,64 @@ std::optional<Device> planning_device(DType dtype, const Tensor& operand) {
   return meta ? std::optional(Device{}) : std::nullopt;
 }
 
+#ifdef DECONV_WITH_CUDA
+
+// One call's plan on its way to the GPU.
+class PlannedRun {
+ public:
+  PlannedRun(const Problem& problem, const Operands& operands, const Tensor& operand)
+      : problem_(problem),
+        operands_(operands),
+        operand_(operand),
+        index_(operand.get_device_index()),
+        stream_(static_cast<cudaStream_t>(current_stream(index_))) {}
+
+  cudaError_t run() {
+    thread_local PlanMemory memory;
+    const Device& device = device_of(index_);
+    const int64_t candidates = autotuner().candidates();
+    if (candidates > 0) {
+      std::shared_ptr<const TunedPlan> tuned = autotuner().find(problem_, index_);
+      if (!tuned && !is_capturing(stream_)) tuned = autotuner().keep(problem_, index_, tune(device, candidates));
+      if (tuned) return run(tuned->plan);
+    }
+    return run(memory.find(problem_, index_, device, planner_options()));
+  }
+
+ private:
+  cudaError_t run(const Plan& plan) {
+    std::optional<Tensor> workspace;
+    Operands operands = operands_;
+    if (plan.workspace_bytes > 0) {
+      workspace = empty_strided({plan.workspace_bytes / element_size(problem_.dtype)}, {1}, operand_);
+      operands.workspace = workspace->data_ptr();
+    }
+    return launch(problem_, plan, operands, stream_);
+  }
+
+  TunedPlan tune(const Device& device, int64_t candidates) {
+    PlanTimer timer(operand_, problem_.dtype, stream_);
+    return autotune(problem_, device, planner_options(), candidates, [&](const Plan& plan) -> std::optional<double> {
+      try {
+        return timer.time([&] { return run(plan); });
+      } catch (const std::runtime_error&) {  // no memory for its workspace
+        return std::nullopt;
+      }
+    });
+  }
+
+  const Problem& problem_;
+  const Operands& operands_;
+  const Tensor& operand_;
+  int32_t index_;
+  cudaStream_t stream_;
+};
+
+#endif
+
 }  // namespace
+
+int64_t set_autotune_candidates(int64_t candidates) { return autotuner().set_candidates(candidates); }
 
 Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
 #ifdef DECONV_WITH_CUDA
@@ -110,17 +174,9 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
   const torch::stable::accelerator::DeviceGuard guard(index);
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
   if (problem.result().numel() == 0) return result;
-  const Device& device = device_of(index);
-  problem.allow_tf32 = wants_tf32_answer(problem, device) && tf32_allowed();
-  thread_local PlanMemory memory;
-  const Plan plan = memory.find(problem, index, device, planner_options());
-  std::optional<Tensor> workspace;
-  Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
-  if (plan.workspace_bytes > 0) {
-    workspace = empty_strided({plan.workspace_bytes / element_size(problem.dtype)}, {1}, operand);
-    operands.workspace = workspace->data_ptr();
-  }
-  const cudaError_t error = launch(problem, plan, operands, static_cast<cudaStream_t>(current_stream(index)));
+  problem.allow_tf32 = wants_tf32_answer(problem, device_of(index)) && tf32_allowed();
+  const Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
+  const cudaError_t error = PlannedRun(problem, operands, operand).run();
   if (error != cudaSuccess) {
     throw std::runtime_error("conv_transpose2d: the launch failed (" + std::string(cudaGetErrorString(error)) +
                              ") for " + problem.describe());
@@ -140,7 +196,10 @@ std::string explain_on(Problem problem, const Tensor& operand) {
            torch::headeronly::toString(operand.scalar_type()) + '\n';
   }
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
-  return explain(problem, *device, planner_options());
+  std::shared_ptr<const TunedPlan> tuned;
+  if (autotuner().candidates() > 0)
+    tuned = autotuner().find(problem, operand.is_cuda() ? operand.get_device_index() : 0);
+  return explain(problem, *device, planner_options(), tuned.get());
 }
 
 std::string build_info() {

@@ -1,7 +1,9 @@
 // The torch-free host core as a Python module for the tests; built by CMakeLists.txt, not part of the wheel.
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "autotune.h"
 #include "hopper_taps.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
@@ -771,10 +773,30 @@ PYBIND11_MODULE(_host_core, m) {
       "plan_hopper_weight_strips",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_strips(problem, device, nullptr); },
       py::arg("problem"), py::arg("device") = Device{});
+  py::class_<TunedPlan, std::shared_ptr<TunedPlan>>(m, "TunedPlan")
+      .def_readonly("plan", &TunedPlan::plan)
+      .def_property_readonly("timings", [](const TunedPlan& tuned) {  // tile, estimate ms, ms
+        std::vector<std::tuple<std::string, double, double>> all;
+        for (const Timing& one : tuned.timings) all.emplace_back(one.tile, one.estimate_ms, one.ms);
+        return all;
+      });
+  m.def(
+      "autotune",  // `time` stands for the GPU: a plan's ms, or None
+      [](const Problem& problem, int64_t most, const TimePlan& time) { return autotune(problem, {}, {}, most, time); },
+      py::arg("problem"), py::arg("most"), py::arg("time"));
+  py::class_<Autotuner>(m, "Autotuner")
+      .def(py::init<>())
+      .def_property_readonly("candidates", &Autotuner::candidates)
+      .def("set_candidates", &Autotuner::set_candidates)
+      .def("find", [](const Autotuner& tuner,
+                      const Problem& problem) { return std::const_pointer_cast<TunedPlan>(tuner.find(problem, 0)); })
+      .def("keep", [](Autotuner& tuner, const Problem& problem, TunedPlan plan) {
+        return std::const_pointer_cast<TunedPlan>(tuner.keep(problem, 0, std::move(plan)));
+      });
   m.def(
       "explain",
-      [](const Problem& problem, const Device& device, const std::string& families) {
-        return explain(problem, device, parse_planner_options(families.c_str()));
+      [](const Problem& problem, const Device& device, const std::string& families, const TunedPlan* tuned) {
+        return explain(problem, device, parse_planner_options(families.c_str()), tuned);
       },
-      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "", py::arg("tuned") = nullptr);
 }

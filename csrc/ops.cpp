@@ -119,6 +119,7 @@ STABLE_TORCH_LIBRARY(deconv, library) {
               ") -> (Tensor grad_input, Tensor grad_weight)");
   library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
               ", str direction='forward', int[] size=[]) -> str");
+  library.def("autotune(int candidates) -> int");
   library.def("has_kernels(int device) -> bool");
   library.def("build_info() -> str");
 }
@@ -129,6 +130,7 @@ STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("conv_transpose2d_grad_weight", TORCH_BOX(&deconv::grad_weight));
   library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward));
   library.impl("explain", TORCH_BOX(&deconv::explain_call));
+  library.impl("autotune", TORCH_BOX(&deconv::set_autotune_candidates));
   library.impl("has_kernels", TORCH_BOX(&deconv::has_kernels));
   library.impl("build_info", TORCH_BOX(&deconv::build_info));
 }

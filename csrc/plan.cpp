@@ -249,6 +249,17 @@ std::string describe_launch(const MergedPlan& plan) {
   return describe_launch(*plan.inner) + "; then each group's own weights by a kernel of its own";
 }
 
+// How the plan that was chosen by its time compares to the one with the least estimate.
+void describe_choice(std::ostream& text, const std::vector<Timing>& timings, const std::string& chosen,
+                     const std::string& estimated) {
+  const auto ms_of = [&](const std::string& tile) {
+    const auto one = std::find_if(timings.begin(), timings.end(), [&](const Timing& t) { return t.tile == tile; });
+    return one == timings.end() ? "not timed" : milliseconds(one->ms);
+  };
+  text << "  autotuned: of " << timings.size() << " candidates timed, " << ms_of(chosen) << "; by the estimates "
+       << (estimated == chosen ? "the same" : estimated + ", " + ms_of(estimated)) << '\n';
+}
+
 // The quickest candidates of each family, and some that it refused.
 void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
   constexpr int kShown = 5;  // of a family, of either
@@ -279,15 +290,20 @@ std::string describe(const Plan& plan, DType dtype) {
                     plan.tile);
 }
 
-std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options) {
+std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options,
+                    const TunedPlan* tuned) {
   std::vector<Candidate> considered;
-  const Plan plan = make_plan(problem, device, options, &considered);
+  const Plan estimated = make_plan(problem, device, options, &considered);
+  const Plan& plan = tuned ? tuned->plan : estimated;
   std::ostringstream text;
   text << problem.describe() << '\n'
        << "  result: " << name(problem.result_layout) << "; " << problem.flops() * 1e-9 << " GFLOP dense, "
        << static_cast<double>(problem.bytes()) * 1e-9 << " GB read and written once\n"
        << "  device: " << device.name << ", " << device.multiprocessors << " multiprocessors\n";
   text << "  plan: " << describe(plan, problem.dtype) << ", about " << milliseconds(plan.estimate_ms) << '\n';
+  if (tuned) {
+    describe_choice(text, tuned->timings, describe(plan, problem.dtype), describe(estimated, problem.dtype));
+  }
   std::visit(
       [&](const auto& tile) {
         if (options.forced()) {
@@ -299,6 +315,12 @@ std::string explain(const Problem& problem, const Device& device, const PlannerO
       plan.tile);
   text << "  workspace: " << plan.workspace_bytes << " bytes\n  considered:\n";
   list_candidates(text, considered);
+  if (tuned) {
+    text << "  timed:\n";
+    for (const Timing& one : tuned->timings) {
+      text << "    " << one.tile << ": " << milliseconds(one.ms) << ", about " << milliseconds(one.estimate_ms) << '\n';
+    }
+  }
   return text.str();
 }
 

@@ -55,6 +55,19 @@ struct Candidate {
   std::shared_ptr<const Plan> plan = nullptr;  // unless refused
 };
 
+// A candidate that ran.
+struct Timing {
+  std::string tile;
+  double estimate_ms = 0;
+  double ms = 0;
+};
+
+// A plan chosen by its time (autotune.h), and what it was chosen from, quickest first.
+struct TunedPlan {
+  Plan plan;
+  std::vector<Timing> timings;
+};
+
 // Lists a plan of a family, if the candidates are wanted, and takes it if it is the best so far.
 template <class TilePlan>
 void consider_plan(std::optional<Plan>& best, const char* family, const TilePlan& tile, int64_t workspace_bytes,
@@ -85,7 +98,8 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
 // The family and its tile.
 std::string describe(const Plan& plan, DType dtype);
 
-// Every piece of the answer to "which plan would this call use, and why".
-std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options = {});
+// Every piece of the answer to "which plan would this call use, and why"; `tuned` where it was chosen by its time.
+std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options = {},
+                    const TunedPlan* tuned = nullptr);
 
 }  // namespace deconv

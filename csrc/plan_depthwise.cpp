@@ -448,11 +448,11 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
   draft.plan.estimate_ms = 1e3 *
                            ((is_alone ? kMeasuredOverCountedAlone : kMeasuredOverCounted) * draft.plan.estimate_ms +
                             moved / device.bandwidth);
-  if (considered) {
-    considered->push_back(
-        {"depthwise family" + (draft.tile.empty() ? "" : ", " + draft.tile), draft.plan.estimate_ms, draft.refusal});
-  }
   std::optional<Plan> best = draft.refusal.empty() ? std::optional(draft.plan) : std::nullopt;
+  if (considered) {
+    considered->push_back({"depthwise family" + (draft.tile.empty() ? "" : ", " + draft.tile), draft.plan.estimate_ms,
+                           draft.refusal, best ? std::make_shared<const Plan>(*best) : nullptr});
+  }
   if (refusal(problem).empty()) {
     const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
       if (!plan) return;

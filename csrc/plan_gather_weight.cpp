@@ -139,6 +139,7 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
           int64_t workspace_bytes = 0;
           if (considered) {
             candidate.estimate_ms = with_splits(plan, candidate.estimate_ms, problem, device, workspace_bytes);
+            candidate.plan = std::make_shared<const Plan>(Plan{plan, workspace_bytes, candidate.estimate_ms});
           }
         }
         if (considered) considered->push_back(std::move(candidate));

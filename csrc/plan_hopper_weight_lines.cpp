@@ -286,17 +286,20 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
     return std::nullopt;
   }
   const Candidates candidates(problem, device);
-  std::optional<Plan> best;
+  std::optional<Plan> best, fallback;
   const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
   const auto consider = [&](HopperLinesTile tile) {
     for (const int spread : {1, tile.warpgroups}) {
       if (spread > 1 && tiles_n == 1) continue;
       for (int block_rows = 1; block_rows <= kernel_h && 8 * block_rows <= tile.n; ++block_rows) {
         for (const int rows : {1, 2}) {
-          const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
+          std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
+          if (!fallback) fallback = plan_weight_fallback(problem, device);
+          set_fallback(*plan, *fallback);
+          const int64_t workspace_bytes = std::max(candidates.workspace_bytes(*plan), fallback->workspace_bytes);
           const double ms = candidates.estimate_ms(*plan);
-          consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
+          consider_plan(best, "hopper family", *plan, workspace_bytes, ms, problem.dtype, considered);
         }
       }
     }
@@ -305,11 +308,6 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
     for (const HopperLinesTile tile : kHopperLinesTilesSplit) consider(tile);
   } else {
     for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
-  }
-  if (best) {
-    const Plan fallback = plan_weight_fallback(problem, device);
-    set_fallback(std::get<HopperWeightLinesPlan>(best->tile), fallback);
-    best->workspace_bytes = std::max(best->workspace_bytes, fallback.workspace_bytes);
   }
   if (!best && considered) {
     considered->push_back({"hopper family, lines", 0, "no tile fits: lines in shared memory, sums in their bound"});

@@ -2,10 +2,10 @@
 // the same layers come again at every step, and some planners take hundreds of µs.
 #pragma once
 
-#include <array>
 #include <unordered_map>
 
 #include "plan.h"
+#include "problem_key.h"
 
 namespace deconv {
 
@@ -21,14 +21,8 @@ class PlanMemory {
 
  private:
   static constexpr size_t kMostPlans = 1024;  // then all are forgotten
-  // Every number of a problem that a plan may depend on, and the device.
-  using Key = std::array<int64_t, 48>;
-  static Key key_of(const Problem& problem, int device_index);
-  struct Hash {
-    size_t operator()(const Key& key) const;
-  };
 
-  std::unordered_map<Key, Plan, Hash> plans_;
+  std::unordered_map<ProblemKey, Plan, ProblemKeyHash> plans_;
   int64_t planned_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 import torch
 
+autotune = torch.ops.deconv.autotune
 build_info = torch.ops.deconv.build_info
 conv_transpose2d = torch.ops.deconv.conv_transpose2d
 conv_transpose2d_backward = torch.ops.deconv.conv_transpose2d_backward

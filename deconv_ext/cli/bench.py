@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+import deconv_ext
 from deconv_ext.cli import explain, plots, sweep, training
 from deconv_ext.cli.console import Column, print_table, progress
 from deconv_ext.cli.measure import Roofline, cudnn_search, measure_copy, measure_matmul, time_operators
@@ -87,6 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", type=int, default=1, metavar="N", help="divide batch, channels and size by N; size not of --training"
     )
+    parser.add_argument(
+        "--autotune", nargs="?", type=int, const=16, default=0, metavar="N",
+        help="choose this package's plans by timing N candidates (16 without a number); default: by arithmetic",
+    )  # fmt: skip
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
     parser.add_argument("--json", metavar="FILE", help="write everything measured; renewed after each row")
     parser.add_argument("--plot", metavar="FILE", help="draw charts to a PNG; not of --training")
@@ -115,6 +120,7 @@ def _run_cases(args: argparse.Namespace) -> Report:
         layouts=_one_or_all(args.layout or "nchw", "both", LAYOUTS),
         directions=_one_or_all(args.direction or "forward", "all", DIRECTIONS),
         precision=args.precision or "strict",
+        autotune=args.autotune,
         device=args.device,
         on_row=_writer(args),
     )
@@ -132,6 +138,7 @@ def _run_training(args: argparse.Namespace) -> Report:
         layouts=_one_or_all(args.layout or "both", "both", LAYOUTS),
         executions=_one_or_all(args.execution or "both", "both", training.EXECUTIONS),
         scale=args.scale,
+        autotune=args.autotune,
         device=args.device,
         on_row=_writer(args),
     )
@@ -165,6 +172,7 @@ def run(
     layouts: Sequence[str] = ("nchw",),
     directions: Sequence[str] = ("forward",),
     precision: str = "strict",
+    autotune: int = 0,
     device: str | torch.device | None = None,
     on_row: OnRow | None = None,
 ) -> Report:
@@ -176,12 +184,13 @@ def run(
         layouts: "nchw", "channels_last".
         directions: "forward", "grad_input", "grad_weight".
         precision: of fp32, "strict", "tf32" (TF32 tensor cores allowed to both sides), or "both", one after the other.
+        autotune: how many candidates are timed to choose this package's plans; default 0, chosen by arithmetic.
         device: default: cuda where there is one, else cpu.
         on_row: called with the report so far after each row.
 
     Returns:
         A dict that JSON can hold: ``device``, ``date``, versions, ``cases``, ``copy_GBps``, ``matmul_TFLOPs`` by mode,
-        ``rows``.
+        ``autotune``, ``rows``.
         A row has ``case``, ``dtype``, ``precision``, ``mode`` (the dtype's name, or tf32), ``layout``, ``direction``,
         ``gflop``, ``gb``; ``ours_ms``, ``cudnn_ms`` (torch's own operator's, also where it is not cuDNN), ``speedup``,
         ``spread`` (10% to 90% of the samples relative to the median, the larger of both), ``floor_ms``, ``fraction``
@@ -191,9 +200,9 @@ def run(
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     modes = [mode for dtype in dtypes for mode in _modes(dtype, precision)]
     cases_by_name = {case["name"]: case for case in cases}
-    report = new_report(where, cases=cases_by_name, copy_GBps=None, matmul_TFLOPs={})
+    report = new_report(where, autotune=autotune, cases=cases_by_name, copy_GBps=None, matmul_TFLOPs={})
     total = math.prod(map(len, (modes, cases, layouts, directions)))
-    with cudnn_search(), torch.inference_mode(), progress("bench", total) as advance:
+    with cudnn_search(), deconv_ext.autotune(autotune), torch.inference_mode(), progress("bench", total) as advance:
         report["copy_GBps"] = measure_copy(where)
         for mode in modes:
             with torch_in(mode):
@@ -277,10 +286,10 @@ def _check_and_time(row: Row, case: Case, device: torch.device) -> None:
 
     torch.manual_seed(0)
     first = operands()
-    row["plan"] = explain.plan_line(call_explain(direction, first))
     row["error"], row["cudnn_error"] = sampled_errors(
         direction, first, call_ours(direction, first), call_torch(direction, first)
     )
+    row["plan"] = explain.plan_line(call_explain(direction, first))
     row["wrong"] = not row["error"] <= max(BOUNDS[row["mode"]], 2 * row["cudnn_error"])
     timings = time_operators(direction, first, operands, device)
     row["spread"] = max(timing.spread for timing in timings.values())

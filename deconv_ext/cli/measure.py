@@ -19,7 +19,6 @@ from deconv_ext.cli.operands import Operands, call_ours, call_torch
 _GRAPH_BELOW_MS = 0.5
 _GRAPH_MIN_CALLS = 10
 _MAX_INPUT_SETS = 256
-_ROUNDS = 2
 _ROUND_MS = 40.0
 _MIN_SAMPLES, _MAX_SAMPLES = 5, 100
 _COPIED_BYTES = {"cuda": 2 << 30, "cpu": 64 << 20}
@@ -76,9 +75,9 @@ def time_operators(
 
 
 def time_interleaved(
-    contestants: Mapping[str, Sequence[Call]], device: torch.device, *, graphs: bool = True
+    contestants: Mapping[str, Sequence[Call]], device: torch.device, *, graphs: bool = True, rounds: int = 2
 ) -> dict[str, Timing]:
-    """Times each contestant in turn, twice over, so that a drift of the clock meets all alike.
+    """Times each contestant in turn, ``rounds`` times over, so that a drift of the clock meets all alike.
 
     A contestant is its calls, one an input set; they are taken in rotation. On CUDA the times are the device's, between
     events, and short calls are replayed as CUDA graphs, unless ``graphs`` is False: for calls that cannot be captured,
@@ -87,7 +86,7 @@ def time_interleaved(
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         units = {name: _unit(calls, device, graphs) for name, calls in contestants.items()}
         samples: dict[str, list[float]] = {name: [] for name in contestants}
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             for name, unit in units.items():
                 samples[name] += [milliseconds / unit.calls for milliseconds in _sample(unit.run, unit.samples, device)]
     return {name: _summary(values) for name, values in samples.items()}

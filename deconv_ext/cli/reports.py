@@ -60,7 +60,8 @@ def unmeasured(row: Row) -> str | None:
 def title_of(report: Report) -> str:
     """Who is measured against whom, and where."""
     if report["has_gpu"]:
-        return f"deconv_ext against {report['rival']} on {report['device']}, torch {report['torch']}"
+        tuned = f"deconv_ext, autotuned among {n} plans," if (n := report.get("autotune")) else "deconv_ext"
+        return f"{tuned} against {report['rival']} on {report['device']}, torch {report['torch']}"
     return f"no GPU: deconv_ext forwards to ATen here, so both sides run the same code ({report['device']})"
 
 

@@ -48,6 +48,7 @@ EXECUTIONS = ("eager", "compile")
 _BOUNDS = {"fp32": 1e-2, "tf32": 3e-2, "bf16": 1e-1}
 _OVER_TORCH = 3
 _UPDATES = 3
+_ROUNDS = 16  # of at least 5 steps of either side: what the host takes drifts
 _LONGEST_NOTE = 200  # characters
 
 _MEMORY_FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -226,6 +227,7 @@ def run(
     layouts: Sequence[str] = ("nchw", "channels_last"),
     executions: Sequence[str] = EXECUTIONS,
     scale: int = 1,
+    autotune: int = 0,
     device: str | torch.device | None = None,
     on_row: OnRow | None = None,
 ) -> Report:
@@ -237,6 +239,7 @@ def run(
         layouts: of weights and batches, "nchw", "channels_last".
         executions: "eager", "compile" (each network under ``torch.compile``).
         scale: divides batch and channels, none below 2; images keep their size.
+        autotune: how many candidates are timed to choose this package's plans; default 0, chosen by arithmetic.
         device: default: cuda where there is one, else cpu.
         on_row: called with the report so far after each row.
 
@@ -257,9 +260,9 @@ def run(
     if scale < 1:
         raise ValueError(f"scale is {scale}; it must be at least 1")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    report = new_report(where, kind="training", scale=scale)
+    report = new_report(where, kind="training", scale=scale, autotune=autotune)
     total = math.prod(map(len, (models, modes, layouts, executions)))
-    with cudnn_search(), progress("training", total) as advance:
+    with cudnn_search(), deconv_ext.autotune(autotune), progress("training", total) as advance:
         for name in models:
             bench = _ModelBench(name, where, scale)
             for variant in itertools.starmap(Variant, itertools.product(modes, layouts, executions)):
@@ -333,7 +336,7 @@ class _ModelBench:
                         return _compile_note(side, error)
                     raise
             timings = time_interleaved(
-                {side: [trainer.step] for side, trainer in trainers.items()}, self.device, graphs=False
+                {side: [trainer.step] for side, trainer in trainers.items()}, self.device, graphs=False, rounds=_ROUNDS
             )
             trainers.clear()
             transposed = self._time_transposed(variant)
