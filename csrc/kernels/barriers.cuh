@@ -12,6 +12,13 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// The same without a branch, if wanted.
+__device__ __forceinline__ void barrier_arrive_if(bool wanted, uint32_t barrier) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p mbarrier.arrive.shared.b64 _, [%1];\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(barrier)
+               : "memory");
+}
 // Once the copies that this thread asked for until now have landed; one of the arrivals that were counted at the start.
 __device__ __forceinline__ void barrier_arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
@@ -29,6 +36,15 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
                : "memory");
 }
 #undef DECONV_TEST_BARRIER
+// Whether it is past already; does not wait.
+__device__ __forceinline__ bool barrier_is_past(uint32_t barrier, uint32_t parity) {
+  uint32_t past;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+               : "=r"(past)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return past != 0;
+}
 
 // Named barriers of whole warps; arriving does not wait.
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
@@ -47,9 +63,13 @@ struct Ring {
   uint32_t parity = 0;  // of the full barrier's present round
 
   __device__ __forceinline__ void wait_full() const { barrier_wait(full + 8 * slot, parity); }
+  __device__ __forceinline__ bool is_full() const { return barrier_is_past(full + 8 * slot, parity); }
   __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + 8 * slot, parity ^ 1); }
   __device__ __forceinline__ uint32_t full_barrier() const { return full + 8 * slot; }
   __device__ __forceinline__ void release(int of_slot) const { barrier_arrive(empty + 8 * of_slot); }
+  __device__ __forceinline__ void release_if(bool wanted, int of_slot) const {
+    barrier_arrive_if(wanted, empty + 8 * of_slot);
+  }
   // Past `count` slots, over any number of rounds.
   __device__ __forceinline__ void skip(int count) {
     const int rounds = (slot + count) / slots;

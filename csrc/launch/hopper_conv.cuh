@@ -59,6 +59,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   p.m_tiles = divide_by(plan.m_tiles);
   p.tiles_w = divide_by(plan.tiles.w);
   p.tiles_h = divide_by(plan.tiles.h);
+  p.planes_w = divide_by(plan.planes_w);
   p.halo_w = divide_by(plan.halo.w);
   p.halo_h = divide_by(plan.halo.h);
   p.step_w = divide_by(p.axis[1].source_step());

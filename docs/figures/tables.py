@@ -170,6 +170,24 @@ def h100_means() -> str:
     return table(["H100", *MEAN_HEAD, f"below {times(WORST)}"], lines)
 
 
+def autotuned() -> str:
+    """What choosing plans by time brings on an H100: means beside those of plans by arithmetic."""
+    lines = []
+    for direction, mode, layout, rows in settings(("forward", *GRADIENTS), "autotuned_h100"):
+        by_arithmetic = direction_rows(direction, mode, "h100", layout=layout)
+        ours = {row["case"]: row["ours_ms"] for row in by_arithmetic}
+        faster = {row["case"]: ours[row["case"]] / row["ours_ms"] for row in rows}
+        most = max(faster, key=lambda case: faster[case])
+        lines.append([
+            f"{direction}, {MODES[mode]}, {layout}",
+            *(column for both in zip(mean_columns(mode, by_arithmetic)[:2], mean_columns(mode, rows)[:2], strict=True)
+              for column in both),
+            times(mean(faster.values())), f"{times(faster[most])} ({most})", behind(rows),
+        ])  # fmt: skip
+    head = ["autotuned, H100", "KernelBench before", "after", "zoo, dense before", "after", "time, all cases", "most"]
+    return table([*head, f"below {times(WORST)}"], lines)
+
+
 def families(directions: Iterable[str]) -> str:
     """Who served: how many cases, the mean of their speedups, and which of them are behind cuDNN."""
     lines = []
@@ -329,6 +347,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reports": lambda: reports("h200_*.json"),
     "h100 reports": lambda: reports("h100_*_[fg]*.json"),
     "h100 means": h100_means,
+    "autotuned": autotuned,
     "means": forward_means,
     "gradient means": gradient_means,
     "forward families": lambda: families(["forward"]),

@@ -145,7 +145,7 @@ class ConvBlock {
     __device__ __forceinline__ int count() const { return h.count * w.count; }
   };
   __device__ __forceinline__ Taps taps_of(const Phases& phases, int k, int plane) const {
-    const int plane_h = plane / plan.planes_w, plane_w = plane - plane_h * plan.planes_w;
+    const int plane_h = p.planes_w.quotient(plane), plane_w = plane - plane_h * plan.planes_w;
     Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0, 0}};
     if (phases.w + k < plan.phases_w) {
       taps.w = p.taps[1][(phases.w + k) * plan.planes_w + plane_w];
@@ -382,6 +382,7 @@ class ConvBlock {
     const ResultTile result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
+    const bool releases_weights = leader && !plan.resident_weights;
     const int first_row = warpgroup == 0
                               ? 0
                               : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
@@ -417,9 +418,15 @@ class ConvBlock {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
         const bool last_use = last_group || (Config::kMayWait && !plan.keep_halo);  // of this phase group's halos
-        if (plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin)) await_turn(warpgroup);
+        // The turn is awaited when nothing is left to do before but to wait for this item's halo and weights: before it
+        // a barrier's parity may be that of a round too early.
+        bool awaits_turn = plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin);
         Ring ring = halos;  // a kept halo is walked again by each phase group
-        int old_weight = -1, old_halo = -1;
+        // Slots that the products under way read, and which of them this lane releases once those are done. Between
+        // two stages every instruction counts: in turns nothing else keeps the tensor cores busy. So there is no
+        // branch that lanes take differently, and whether the next weights have come is asked a stage ahead.
+        int old_weight = 0, old_halo = 0;
+        bool owes_weight = false, owes_halo = false, weights_came = false;
 #pragma unroll
         for (int k = 0; k < kPhases; ++k) {
 #pragma unroll
@@ -436,6 +443,8 @@ class ConvBlock {
           for (int k = 0; k < kPhases; ++k) has_taps |= taps[k].count() > 0;
           const int chunk_end = share.end(plane);
           for (int chunk = share.begin(plane); chunk < chunk_end; ++chunk) {
+            if (awaits_turn) await_turn(warpgroup);
+            awaits_turn = false;
             ring.wait_full();
             const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
 #pragma unroll
@@ -444,32 +453,35 @@ class ConvBlock {
                 const int first_row = p.tap_row[0][taps[k].h.first + h];
                 for (int w = 0; w < taps[k].w.count; ++w) {
                   const int row = first_row + p.tap_row[1][taps[k].w.first + w];
-                  weights.wait_full();
+                  if (!weights_came) weights.wait_full();
                   const Stage stage{weight_base + (weights.slot * plan.stage_bytes >> 4),
                                     halo + (row * kRowBytes >> 4)};
                   if constexpr (Config::kParts == 1) {
                     mma_fence();
                     issue<kN>(acc[k], stage, true);
                     mma_commit();
+                    const int slot = weights.slot;
+                    weights.advance();
+                    weights_came = weights.is_full();
                     mma_wait<1>();
-                    if (leader) {
-                      if (old_weight >= 0 && !plan.resident_weights) weights.release(old_weight);
-                      if (old_halo >= 0) ring.release(old_halo);
-                    }
-                    old_halo = -1;
-                    old_weight = weights.slot;
+                    weights.release_if(owes_weight, old_weight);
+                    ring.release_if(owes_halo, old_halo);
+                    old_weight = slot;
+                    owes_weight = releases_weights;
+                    owes_halo = false;
                   } else {
                     add_split(acc[k], stage);
-                    if (leader && !plan.resident_weights) weights.release(weights.slot);
+                    weights.release_if(releases_weights, weights.slot);
+                    weights.advance();
+                    if (lead > 0 && --lead == 0) named_barrier_arrive(kSkewBarrier, 256);
                   }
-                  weights.advance();
-                  if (lead > 0 && --lead == 0) named_barrier_arrive(kSkewBarrier, 256);
                 }
               }
             }
             if (last_use) {  // this halo is done with, once its last products are
               if (Config::kParts == 1 && has_taps) {
                 old_halo = ring.slot;
+                owes_halo = leader;
               } else {
                 __syncwarp();  // all lanes have seen it full
                 if (leader) ring.release(ring.slot);
@@ -478,14 +490,13 @@ class ConvBlock {
             ring.advance();
           }
         }
+        if (awaits_turn) await_turn(warpgroup);  // without any taps
         if (plan.in_turns && (other_has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
         mma_wait<0>();
 #pragma unroll
         for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
-        if (leader) {
-          if (old_weight >= 0 && !plan.resident_weights) weights.release(old_weight);
-          if (old_halo >= 0) ring.release(old_halo);
-        }
+        weights.release_if(owes_weight, old_weight);
+        ring.release_if(owes_halo, old_halo);
         if (last_use) halos = ring;
         if constexpr (Config::kSplits) {
           if (!add_shares(acc[0])) return;

@@ -39,7 +39,8 @@ struct ConvParams {
   TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
   uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
-  Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, halo_w, halo_h;  // of the plan's numbers
+  Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, planes_w, halo_w,
+      halo_h;  // of the plan's numbers
   Divisor step_w;  // of the source, from one pixel of a plane to the next
   Divisor result_step[2];  // from one pixel of a phase to the next, by axis
   HopperConvPlan plan;
