@@ -238,9 +238,9 @@ def strict_gradients() -> str:
     return table(["case", *head], lines)
 
 
-def training() -> str:
+def training(pattern: str) -> str:
     """A line a training step, eager and compiled: ours, torch's, and the share that is transposed convolution."""
-    rows = [row for path in sorted(HERE.glob("training_h200*.json")) for row in json.loads(path.read_text())["rows"]]
+    rows = [row for path in sorted(HERE.glob(pattern)) for row in json.loads(path.read_text())["rows"]]
     lines = [
         [
             f"{row['case']}, {MODES[row['mode']]}, {row['layout']}, {row['execution']}",
@@ -348,6 +348,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "h100 reports": lambda: reports("h100_*_[fg]*.json"),
     "h100 means": h100_means,
     "autotuned": autotuned,
+    "training h100": lambda: training("training_h100*.json"),
     "means": forward_means,
     "gradient means": gradient_means,
     "forward families": lambda: families(["forward"]),
@@ -355,7 +356,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tensor": lambda: cases("forward", ["tf32", "bf16"]),
     "strict": lambda: cases("forward", ["fp32"]),
     "strict gradients": strict_gradients,
-    "training": training,
+    "training": lambda: training("training_h200*.json"),
     "grad_input": lambda: cases("grad_input", ["tf32", "bf16"]),
     "grad_weight": lambda: cases("grad_weight", ["tf32", "bf16"]),
     "memory bound": memory_bound,
