@@ -615,8 +615,7 @@ class Result {
     const int sub_channel = sub_row / 4, sub_inner = sub_row % 4 * 2;
     const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
     const int64_t next_channel = kStepChannels * p.result_m;
-    // Lanes beyond a row's words load its last, so that none reads what another warp writes.
-    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + min(lane_word, kStagedWords - 1)) * 4;
+    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + lane_word) * 4;
     const Cursor start = first_group();
 #pragma unroll
     for (int first = 0; first < kWords; first += kStagedWords) {
