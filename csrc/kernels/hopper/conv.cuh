@@ -422,9 +422,8 @@ class ConvBlock {
         // a barrier's parity may be that of a round too early.
         bool awaits_turn = plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin);
         Ring ring = halos;  // a kept halo is walked again by each phase group
-        // Slots that the products under way read, and which of them this lane releases once those are done. Between
-        // two stages every instruction counts: in turns nothing else keeps the tensor cores busy. So there is no
-        // branch that lanes take differently, and whether the next weights have come is asked a stage ahead.
+        // Slots that the products under way read, and which of them this lane releases once those are done: without a
+        // branch between two stages. Whether the next weights have come is asked a stage ahead.
         int old_weight = 0, old_halo = 0;
         bool owes_weight = false, owes_halo = false, weights_came = false;
 #pragma unroll
