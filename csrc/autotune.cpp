@@ -1,7 +1,6 @@
 #include "autotune.h"
 
 #include <algorithm>
-#include <array>
 
 namespace deconv {
 namespace {

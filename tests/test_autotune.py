@@ -168,7 +168,7 @@ def test_refused(candidates: Any) -> None:
 
 def test_the_operator_refuses() -> None:
     for candidates in (-1, 100_001):
-        with pytest.raises(RuntimeError, match=rf"candidates must be from 0 \(off\) to 100000, but got {candidates}|"):
+        with pytest.raises(RuntimeError, match=rf"candidates must be from 0 \(off\) to 100000, but got {candidates}$"):
             torch.ops.deconv.autotune(candidates)
     assert torch.ops.deconv.autotune(0) == 0
 
@@ -234,8 +234,8 @@ def test_tuned_calls_are_right(one: Case, mode: str, layout: str) -> None:
 
 
 @pytest.mark.gpu
-def test_every_candidate_is_right() -> None:
-    """Plans that arithmetic would not choose run in earnest: each is told to be the quickest by timing it alone."""
+def test_as_many_candidates_as_asked_for() -> None:
+    """All of a problem's run to their ends, and after them the quickest, whose result alone is seen."""
     operands = _operands(case("one", 2, 40, 9, 15, 72, 3, s=2, p=1, op=1), "bf16", "nchw")
     counts = []
     for candidates in (1, 2, 400):
@@ -252,7 +252,7 @@ def test_every_candidate_is_right() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["bf16", "tf32", "fp32"])
 def test_candidates_on_addresses_that_tensor_copies_refuse(mode: str) -> None:
-    """Every candidate of such a plan has another behind it, which serves then."""
+    """Every candidate of such a plan has another behind it, which serves then: one without would do nothing and win."""
     one = case("unaligned", 2, 72, 16, 40, 80, 3, p=1)
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -327,7 +327,6 @@ def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
         assert "autotuned" not in call_explain("forward", operands)
         captured.fill_(math.nan)
         graph.replay()
-        assert torch.equal(captured, call_ours("forward", operands)) or "autotuned" in call_explain("forward", operands)
         error, _ = sampled_errors("forward", operands, captured, captured)
         assert error <= BOUNDS["bf16"]
 

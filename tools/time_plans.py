@@ -1,11 +1,11 @@
 """Times the candidates that the planner considers, layer by layer: how good its estimates and choices are.
 
-    python tools/time_plans.py --suite all --dtype bf16 --layout both --direction all --json plans.json
+    python tools/time_plans.py --suite all --dtype bf16 --json plans.json
     python tools/time_plans.py --from-json plans.json
 
 Needs a GPU. Each candidate runs by :class:`deconv_ext.autotune`, which says how it is timed; a row of the JSON holds
 ``case``, ``mode``, ``layout``, ``direction`` and ``plans``: [tile, estimate ms, ms], quickest first. The table counts
-what choosing by the estimates costs, and how much of that timing the first few candidates saves.
+what choosing by the estimates costs, and what remains of that if the first few candidates are timed.
 """
 
 import argparse
@@ -62,7 +62,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--direction", choices=(*DIRECTIONS, "all"), default="all", help="default: %(default)s")
     parser.add_argument("--candidates", type=int, default=64, metavar="N", help="of each; default: %(default)s")
     parser.add_argument("--json", metavar="FILE", help="write everything timed; renewed after each layer")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not args.from_json and not torch.cuda.is_available():
+        parser.error("there is no CUDA device to time plans on; --from-json shows an earlier run")
+    return args
 
 
 def time_plans(cases: list[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def time_plans(cases: list[Case], args: argparse.Namespace) -> dict[str, Any]:
                 operands = operands.laid_out(layout, device)
                 call_ours(direction, operands)
                 text = call_explain(direction, operands)
-            plans = [[tile, float(estimate), float(ms)] for tile, ms, estimate in _TIMED.findall(text)]
+            plans = timed_plans(text)
             report["rows"].append(
                 {"case": case["name"], "mode": mode, "layout": layout, "direction": direction, "plans": plans}
             )
@@ -89,6 +92,11 @@ def time_plans(cases: list[Case], args: argparse.Namespace) -> dict[str, Any]:
                 write_json(report, args.json)
             advance(f"{case['name']} {mode} {layout} {direction}: {len(plans)} plans")
     return report
+
+
+def timed_plans(explanation: str) -> list[list[Any]]:
+    """What an explanation says was timed: [tile, estimate ms, ms], quickest first; empty if nothing was."""
+    return [[tile, float(estimate), float(ms)] for tile, ms, estimate in _TIMED.findall(explanation)]
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -348,7 +348,7 @@ def planner() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "reports": lambda: reports("h200_*.json"),
-    "h100 reports": lambda: reports("h100_*_[fg]*.json"),
+    "h100 reports": lambda: reports("*h100_*_[fg]*.json"),
     "h100 means": h100_means,
     "autotuned": autotuned,
     "training h100": lambda: training("training_h100*.json"),
