@@ -164,6 +164,8 @@ class PlannedRun {
 
 #endif
 
+bool is_unaligned(const Tensor& operand) { return reinterpret_cast<uintptr_t>(operand.data_ptr()) % 16 != 0; }
+
 }  // namespace
 
 int64_t set_autotune_candidates(int64_t candidates) { return autotuner().set_candidates(candidates); }
@@ -175,6 +177,7 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
   if (problem.result().numel() == 0) return result;
   problem.allow_tf32 = wants_tf32_answer(problem, device_of(index)) && tf32_allowed();
+  problem.unaligned_source = is_unaligned(operand);
   const Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
   const cudaError_t error = PlannedRun(problem, operands, operand).run();
   if (error != cudaSuccess) {
@@ -196,6 +199,7 @@ std::string explain_on(Problem problem, const Tensor& operand) {
            torch::headeronly::toString(operand.scalar_type()) + '\n';
   }
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
+  problem.unaligned_source = is_unaligned(operand);
   std::shared_ptr<const TunedPlan> tuned;
   if (autotuner().candidates() > 0)
     tuned = autotuner().find(problem, operand.is_cuda() ? operand.get_device_index() : 0);

@@ -12,7 +12,10 @@ inline constexpr int kHopperPermutedChannels = 16;  // whose rows of operand A m
 inline constexpr int kHopperRawBytes = 32, kHopperWideRawBytes = 64;
 // Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
 constexpr int hopper_places(int element) { return element == 2 ? 1536 : 768; }
-inline constexpr int kHopperMaxPlanes = 16;  // tensor maps of a launch
+// Tensor maps of a launch, beside that of the weights: the planes' from the first on, and from the last on those of the
+// phase groups' results, where these leave by tensor copies.
+inline constexpr int kHopperMaxPlanes = 16;
+constexpr int hopper_result_map(int phase_group) { return kHopperMaxPlanes - 1 - phase_group; }
 inline constexpr int kHopperMaxKernel = 128;  // taps along one axis
 inline constexpr int kHopperMaxStride = 64;
 
@@ -63,7 +66,7 @@ constexpr int hopper_row_channels(int element) { return 16 / element; }
 //                    after those that share rows).
 //   kWidth:          8 columns; the next group is the next 8 columns.
 // Groups go on over the line's halo, where they compute nothing of use, to the next line: the next image (kHeight) or
-// image row (kBatch, kWidth).
+// image row (kBatch, kWidth). Flat lines (kWidth) have a halo of any width, and a group may lie in two of them.
 enum class HopperInner { kHeight, kBatch, kWidth };
 
 // How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of
@@ -94,6 +97,17 @@ constexpr int hopper_writers(HopperSource source, HopperTile tile) {
   return hopper_threads(source, tile) / 32 - (hopper_asks(source) ? 10 : 9);
 }
 
+// How results leave (kernels/hopper/result.cuh): stored from registers, or, with channels adjacent, by tensor copies
+// out of shared memory.
+enum class HopperResults { kStored, kCopied };
+// Instances that have the copies.
+constexpr bool hopper_may_copy(int parts, HopperSource source) { return parts == 1 && source == HopperSource::kTensor; }
+// Bytes of a pixel that are staged for them at once.
+constexpr int hopper_copied_bytes(int element, int fold) {
+  const int bytes = kHopperTileM / fold * element;
+  return bytes < kHopperRowBytes ? bytes : kHopperRowBytes;
+}
+
 // Whether a sum also holds products that are not its own: by zeros (folded columns, merged groups), or of parts.
 constexpr bool hopper_mixes(HopperTile tile, int parts, int merge) { return tile.fold > 1 || parts == 2 || merge > 1; }
 
@@ -116,6 +130,7 @@ struct HopperConvPlan {
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
   int slice = 1;  // so many images at a time; all, without repacking
   HopperInner inner = HopperInner::kHeight;
+  HopperResults results = HopperResults::kStored;
   HopperExtent pixels;  // of a tile: of both warpgroups, in turns of one
   HopperExtent halo;  // pixels staged
   HopperExtent row;  // rows from one pixel to the next
@@ -128,6 +143,8 @@ struct HopperConvPlan {
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
+  // kWidth: lines follow each other pixel by pixel, so that groups may begin anywhere in them; results are copied.
+  bool flat = false;
   int planes_h = 1, planes_w = 1;  // that have halos of their own
   int halo_planes = 1;  // planes of the width that share a halo: all, where their columns are brought together
   int plane_rows = 0;  // rows from one of them to the next
@@ -150,8 +167,9 @@ struct HopperConvPlan {
   int skew = 0;  // stages by which the second warpgroup starts later, so that results leave in turn
   int halo_bytes = 0;  // of one part of one slot
   int stage_bytes = 0;  // weights of one tap and chunk, all channels and parts
-  int staged_bytes = 0;  // of a warp's results on their way out
-  int staged_line_bytes = 0;  // whole sectors: of a channel's line
+  int staged_bytes = 0;  // of a warp's results on their way out; for tensor copies a quarter of its warpgroup's
+  int staged_line_bytes = 0;  // whole sectors: of a channel's line; tensor copies: from one line to the next
+  int copied_lines = 0, copied_groups = 0;  // by tensor copies: of a warpgroup
   int raw_row_bytes = kHopperRawBytes;  // of one pixel's channels in a raw box
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
   int raw_boxes = 0;  // of a chunk: those that hold channels, if there is one chunk alone
@@ -161,5 +179,15 @@ struct HopperConvPlan {
   int64_t packed_bytes = 0;  // of all, in place too, for a driver may refuse that; followed by the repacked source
   int64_t repacked_bytes = 0;  // of a slice
 };
+
+// Of a line's pixels, those of a warpgroup.
+constexpr int hopper_copied_columns(const HopperConvPlan& plan) {
+  return plan.second.w > 0 ? plan.second.w : plan.pixels.w;
+}
+
+// Whether rows of operand A are permuted (kernels/hopper/result.cuh: row_of).
+constexpr bool hopper_permutes_rows(const HopperConvPlan& plan, int element) {
+  return plan.channels_adjacent && element == 2 && plan.results == HopperResults::kStored;
+}
 
 }  // namespace deconv

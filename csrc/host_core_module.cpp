@@ -131,6 +131,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
       .def_readwrite("allow_tf32", &Problem::allow_tf32)
+      .def_readwrite("unaligned_source", &Problem::unaligned_source)
       .def_readwrite("has_bias", &Problem::has_bias)
       .def("set_strides",  // of "x", "w" or "y", in elements
            [](Problem& p, char tensor, std::array<int64_t, 4> strides) {
@@ -260,6 +261,9 @@ PYBIND11_MODULE(_host_core, m) {
       .value("PACKED", HopperWeights::kPacked)
       .value("MAJOR_K", HopperWeights::kMajorK)
       .value("MAJOR_M", HopperWeights::kMajorM);
+  py::enum_<HopperResults>(m, "HopperResults")
+      .value("STORED", HopperResults::kStored)
+      .value("COPIED", HopperResults::kCopied);
   py::class_<HopperConvPlan>(m, "HopperConvPlan")
       .def_property_readonly("groups", [](const HopperConvPlan& p) { return p.tile.groups; })
       .def_property_readonly("phases", [](const HopperConvPlan& p) { return p.tile.phases; })
@@ -273,6 +277,7 @@ PYBIND11_MODULE(_host_core, m) {
                              [](const HopperConvPlan& p) { return std::array<int, 2>{p.origin_h, p.origin_w}; })
       .def_readonly("source", &HopperConvPlan::source)
       .def_readonly("repack", &HopperConvPlan::repack)
+      .def_readonly("results", &HopperConvPlan::results)
       .def_readonly("slice", &HopperConvPlan::slice)
       .def_readonly("tile_m", &HopperConvPlan::tile_m)
       .def_readonly("m_tiles", &HopperConvPlan::m_tiles)
@@ -289,6 +294,9 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("staged_bytes", &HopperConvPlan::staged_bytes)
       .def_readonly("staged_line_bytes", &HopperConvPlan::staged_line_bytes)
       .def_readonly("line_groups", &HopperConvPlan::line_groups)
+      .def_readonly("flat", &HopperConvPlan::flat)
+      .def_readonly("copied_lines", &HopperConvPlan::copied_lines)
+      .def_readonly("copied_groups", &HopperConvPlan::copied_groups)
       .def_readonly("group_rows", &HopperConvPlan::group_rows)
       .def_readonly("phase_groups", &HopperConvPlan::phase_groups)
       .def_readonly("item_groups", &HopperConvPlan::item_groups)

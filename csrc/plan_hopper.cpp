@@ -52,6 +52,14 @@ struct StoreCosts {
   double odd_channels;  // more, where neighbours may not be stored at once
   double in_parts;      // more, where tiles side by side meet at no multiple of 16 bytes
 };
+// Where results leave by tensor copies.
+struct CopyCosts {
+  double element, phases;  // of a result's element; more, with phases
+  double line;             // of a line of a warpgroup
+  double wide;             // times as much for items and results of 128 channels
+  double stage_in_turns;   // of a stage besides
+  double together;         // of the lesser of products and halos, what the other does not hide, not in turns
+};
 struct Costs {
   double product;                    // of a stage, for each column of the block and 32 bytes of channels
   double stage, stage_in_turns;      // of a stage besides
@@ -72,22 +80,27 @@ struct Costs {
   double memory;                     // part of the time for moving all tensors that nothing hides
   double launch_ms;
   StoreCosts store;
+  CopyCosts copy;
 };
 constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159, 0.0365, 0.0555,  0.0553, 3.67,  0.117, 0.0343, 0.059,
                                   0.0428, 0.0544, 0.0035, 0.633,  0.00384, 0.0332, 1.51,  0.196, 0.169,  0.128,
                                   0.097,  0.141,  1,      2.36,   2.43,    1.25,   0.111, 0.049};
-constexpr Costs kCostsShort{0.75,  138,   71.9, 2.97, 2.78, 15.6, 1140, 254,  188,   10700,   5230,        1740,
-                            0.903, 0.303, 1.59, true, 34.5, 1570, 1070, 1.15, 0.235, 0.00292, kStoresShort};
+// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last.
+constexpr CopyCosts kCopiesShort{0.0271, 0.006, 112, 0.845, 39.3, 0.122};
+constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.78,  15.6,    1140,         254,
+                            188,  10700, 5230, 1740, 0.903, 0.303,   1.59,         true,
+                            34.5, 1570,  1070, 1.15, 0.235, 0.00292, kStoresShort, kCopiesShort};
 constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0226, 0.0813,  0.00924, 12.9, 0.104, 0.111,    0.00836,
                                  0.0806, 0.107,  0.0783, 0.439,  0.00139, 0.127,   1.18, 0.205, 0.000999, 0.159,
                                  0.109,  0.315,  0.928,  1.63,   1.96,    1.18,    0,    0.275};
-constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.47, 10.6, 1510, 46.8, 155,   5550,    2760,       1610,
-                           1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32};
+constexpr CopyCosts kCopiesTf32{0.172, 0.00136, 88.4, 0.735, 82.3, 0.22};
+constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.47, 10.6, 1510, 46.8, 155,   5550,    2760,        1610,
+                           1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32, kCopiesTf32};
 constexpr StoreCosts kStoresSplit{0.0313, 0.0546, 0.0173, 0.0687, 0.0765, 0.072,  7.59, 0.105, 0.148, 0,
                                   0.112,  0.221,  0,      2.91,   0.176,  0.0491, 0,    0.142, 0,     0.132,
                                   0.127,  0.31,   1.07,   0.867,  0.804,  1.01,   0,    0};
-constexpr Costs kCostsSplit{2.53, 150,  218,  5.18,  8.15, 9.97, 2000, 26.8, 69.6,    0,       0,           0,
-                            1.08, 1.69, 1.06, false, 35.3, 1920, 1710, 1.06, 0.00103, 0.00528, kStoresSplit};
+constexpr Costs kCostsSplit{2.53, 150,   218,  5.18, 8.15, 9.97, 2000,    26.8,    69.6,         0, 0, 0, 1.08, 1.69,
+                            1.06, false, 35.3, 1920, 1710, 1.06, 0.00103, 0.00528, kStoresSplit, {}};
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
@@ -96,8 +109,9 @@ int most_clusters(const Device& device, int blocks) { return device.multiprocess
 constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 constexpr double kLeastPacking = 0.02;  // of the time, that M-major weights must save
 
-// The quickest way in that the source's strides allow, given a base of 16 bytes.
+// The quickest way in that the source's address and strides allow.
 HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
+  if (problem.unaligned_source) return HopperSource::kWarps;
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
   const auto whole = [&](int axis) { return c.source.stride[axis] > 0 && c.source.stride[axis] * size % 16 == 0; };
@@ -163,6 +177,8 @@ std::string refusal(const Problem& problem, const Device& device) {
          "; fewer without groups and not in strict float32";
 }
 
+constexpr int kFlat = 0;  // instead of a number of lines: as many as fit, one after the other (HopperConvPlan::flat)
+
 // What the second warpgroup takes: the next 8 pixels of each group, the next groups (of columns: the next lines),
 // the same pixels and the next result channels, or items of its own.
 enum class Second { kPixels, kGroups, kChannels, kItems };
@@ -206,10 +222,13 @@ class Candidates {
     return source_ == HopperSource::kWarps && planes_w_ > 1 && c_.source.stride[3] == 1 && c_.source.stride[1] != 1;
   }
 
-  // lines: of a warpgroup, where groups are columns. together: may_bring_together, and so they do.
+  bool may_copy_results() const { return (element_ == 2 || problem_.allow_tf32) && c_.result.stride[1] == 1; }
+
+  // lines: of a warpgroup, where groups are columns, or kFlat. together: may_bring_together, and so they do.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
-                                     bool repack, bool together, int split) const {
+                                     bool repack, bool together, int split, HopperResults results) const {
     HopperConvPlan p;
+    p.results = results;
     p.tile = tile;
     p.split = split;
     p.merge = merge_;
@@ -253,6 +272,7 @@ class Candidates {
                          static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
     if (rows * p.row_bytes > device_.shared_bytes_per_block) return std::nullopt;
     p.halo_bytes = static_cast<int>(round_up(rows * p.row_bytes, 1024));
+    if (results == HopperResults::kCopied ? !choose_copies(p) : p.flat) return std::nullopt;
     if (!choose_raw_row(p)) return std::nullopt;
     const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
                           p.slots_h * p.slots_w;
@@ -295,9 +315,14 @@ class Candidates {
     const double pieces = p.item_groups;
     const auto [stages, pixels, products, bring] = item_work(p, costs);
     const double results = 2 * kHopperTileM * 8.0 * p.tile.groups * p.tile.phases * pieces;
-    const double both = costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring;
+    const bool copied = p.results == HopperResults::kCopied;
+    const double both = (costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring) +
+                        (copied && !p.in_turns ? costs.copy.together * std::min(products, bring) : 0);
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
-    const double leave = (results * store_cost(p, costs.store) + costs.item * pieces) * (is_wide ? costs.wide : 1) +
+    const double piece = costs.item + (copied ? costs.copy.line * p.copied_lines : 0);
+    const double leave = (results * result_cost(p, costs) + piece * pieces) * (!is_wide ? 1
+                                                                               : copied ? costs.copy.wide
+                                                                                        : costs.wide) +
                          (p.split > 1 ? kSplitCycles : 0);
     const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
@@ -340,7 +365,8 @@ class Candidates {
                           (p.keep_halo ? 1 : pieces) / p.split;
     // Narrow instructions wait for operand A, whose 64 rows cost what half as many columns do.
     const double columns = std::max(n, 0.5 * (n + kHopperTileM));
-    const double stage = p.in_turns ? 2 * row * columns * costs.product + costs.stage_in_turns
+    const double in_turns = p.results == HopperResults::kStored ? costs.stage_in_turns : costs.copy.stage_in_turns;
+    const double stage = p.in_turns ? 2 * row * columns * costs.product + in_turns
                                     : 4 * row * columns * costs.product + costs.stage;
     const double products = stages * (p.resident_weights ? stage : std::max(stage, costs.weights_way / p.weight_slots));
     const double line = p.source == HopperSource::kTensor       ? 0
@@ -390,6 +416,33 @@ class Candidates {
     return HopperWeights::kPacked;
   }
 
+  // Whether results may leave by tensor copies, and what of them is staged.
+  bool choose_copies(HopperConvPlan& p) const {
+    if (!hopper_may_copy(p.parts, p.source) || !p.channels_adjacent || p.split > 1) return false;
+    if (p.planes_h * p.planes_w + p.phase_groups > kHopperMaxPlanes) return false;
+    if (p.tile.phases > 1 && w_.result_step() != p.tile.phases) return false;
+    // A phase without pixels has no tensor map.
+    if (c_.result.size[2] < h_.phases() || c_.result.size[3] < w_.phases()) return false;
+    for (const int axis : {0, 2, 3}) {
+      if (c_.result.stride[axis] <= 0 || c_.result.stride[axis] * element_ % 16 != 0) return false;
+    }
+    if (problem_.groups > 1 && c_.result_channels * element_ % 16 != 0) return false;
+    // A warpgroup's lines are whole, or both have half of one.
+    const bool by_width = p.inner == HopperInner::kWidth, by_height = p.inner == HopperInner::kHeight;
+    if (!by_width && (by_height ? p.second.n : p.second.h) > 0) return false;
+    p.copied_lines = by_height ? p.pixels.n : by_width ? p.pixels.h - p.second.h : p.pixels.h;
+    if (p.second.w > 0 && (p.copied_lines > 1 || p.pixels.w != 2 * p.second.w)) return false;
+    const int columns = hopper_copied_columns(p), line_rows = by_width ? p.row.h : 8 * p.line_groups * p.tile.fold;
+    if (columns * p.tile.phases > 256) return false;
+    const int rows = (p.copied_lines - 1) * line_rows + (by_width ? columns : 8 * columns);
+    const int row_bytes = p.tile.phases * hopper_copied_bytes(element_, p.tile.fold);
+    p.staged_line_bytes = line_rows * row_bytes;
+    p.copied_groups = static_cast<int>(ceil_div(rows, 8 * p.tile.fold));
+    // Two groups at once, of four warps.
+    p.staged_bytes = static_cast<int>(round_up(p.copied_groups, 2)) * 8 * p.tile.fold * row_bytes / 4;
+    return true;
+  }
+
   // Of all phases and planes.
   int taps_w(const HopperConvPlan& p) const { return w_.kernel + p.tile.fold - 1; }
 
@@ -409,6 +462,10 @@ class Candidates {
     if (p.source == HopperSource::kTensor) return costs.tensor;
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
            (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1) * planes_cost(p, costs);
+  }
+  double result_cost(const HopperConvPlan& p, const Costs& costs) const {
+    if (p.results == HopperResults::kStored) return store_cost(p, costs.store);
+    return costs.copy.element + (p.phases_h * p.phases_w > 1 ? costs.copy.phases : 0);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
@@ -473,7 +530,18 @@ class Candidates {
     p.slots_w = together ? w_.kernel : std::max(1, span_w_.most) + p.tile.fold - 1;
     const int width = w_.phase_size(0), height = h_.phase_size(0), batch = p.slice;
     const bool other_pixels = second == Second::kPixels || second == Second::kGroups;
-    if (p.inner == HopperInner::kWidth) {
+    if (p.inner == HopperInner::kWidth && lines == kFlat) {
+      if (other_pixels || merge_ > 1) return false;
+      const int rows = 8 * p.tile.groups, span = span_w_.length, widest = (rows - span) / 2;  // so that two lines fit
+      if (widest < 1) return false;
+      const int columns = static_cast<int>(ceil_div(width, ceil_div(width, widest)));
+      const int most = 1 + (rows - columns) / (columns + span);
+      p.flat = true;
+      p.pixels = {1, static_cast<int>(ceil_div(height, ceil_div(height, most))), columns};
+      p.line_groups = p.tile.groups;
+      p.group_rows = 8;
+      p.second = {0, 0, 0};
+    } else if (p.inner == HopperInner::kWidth) {
       const int spare = static_cast<int>(ceil_div(span_w_.length, 8));
       const int groups = std::min<int>((p.tile.groups - (lines - 1) * spare) / lines,
                                        static_cast<int>(ceil_div(width, 8)));
@@ -502,7 +570,7 @@ class Candidates {
     p.halo = {p.pixels.n, p.pixels.h + span_h_.length, p.pixels.w + span_w_.length};
     const bool tensor = p.source == HopperSource::kTensor;
     if (p.inner == HopperInner::kWidth) {
-      const int pitch = 8 * p.line_groups;
+      const int pitch = p.flat ? p.halo.w : 8 * p.line_groups;
       if (tensor) p.halo.w = pitch;
       p.row = {pitch * p.halo.h, pitch, 1};
     } else {
@@ -565,11 +633,13 @@ class Candidates {
     // As far from a multiple of 16 bytes as in the result, and a word more.
     const bool waits = p.row_phases > p.tile.phases;
     const int line_bytes = p.pixels.w * p.row_phases * element_ + 32;
-    p.staged_line_bytes = waits && p.pixels.h - p.second.h == 1 ? apart_in_banks(line_bytes) : line_bytes;
     const int row_channels = waits ? 16 : hopper_row_channels(element_);
-    p.staged_bytes = p.whole_sectors  ? row_channels * (p.pixels.h - p.second.h) * p.staged_line_bytes
-                     : stages_columns ? 32 * (hopper_staged_words(words) | 1) * 4
-                                      : 0;
+    if (p.results == HopperResults::kStored) {
+      p.staged_line_bytes = waits && p.pixels.h - p.second.h == 1 ? apart_in_banks(line_bytes) : line_bytes;
+      p.staged_bytes = p.whole_sectors  ? row_channels * (p.pixels.h - p.second.h) * p.staged_line_bytes
+                       : stages_columns ? 32 * (hopper_staged_words(words) | 1) * 4
+                                        : 0;
+    }
     const int staging = 8 * p.staged_bytes;
     const int raw = p.source == HopperSource::kTransposed ? p.raw_slot_bytes : 0;
     const int table = by_im2col() ? p.chunks * (p.row_bytes / element_) * kHopperIm2colEntryBytes : 0;
@@ -709,11 +779,13 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << 8 * plan.tile.groups << " pixels, groups of "
        << (plan.inner == HopperInner::kHeight  ? "rows"
            : plan.inner == HopperInner::kBatch ? "images"
+           : plan.flat                         ? "columns of flat lines"
                                                : "columns")
        << (plan.row_phases > plan.tile.phases ? ", rows of all phases"
            : plan.whole_sectors               ? ", whole sectors"
                                               : "")
        << (plan.in_turns ? ", warpgroups in turns" : "")
+       << (plan.results == HopperResults::kCopied ? ", results copied" : "")
        << (plan.weights != HopperWeights::kPacked ? ", weights in place" : "")
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kWarps && plan.halo_planes > 1 ? ", planes together" : "")
@@ -761,14 +833,17 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     if (candidates.by_im2col() && !hopper_has_im2col(tile)) return;
     const auto consider_planes = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack,
                                      bool together) {
-      for (int split = 1; split <= kHopperMostSplit; split *= 2) {
-        const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
-                                                                   together, split);
-        if (!plan) return;
-        const double ms = candidates.estimate_ms(*plan);
-        consider_plan(best, "hopper family", *plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms,
-                      problem.dtype, considered);
-        if (plan->items > most_clusters(device, 2 * split)) return;
+      for (const HopperResults results : {HopperResults::kStored, HopperResults::kCopied}) {
+        if (results == HopperResults::kCopied && !candidates.may_copy_results()) break;
+        for (int split = 1; split <= kHopperMostSplit; split *= 2) {
+          const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
+                                                                     together, split, results);
+          if (!plan) break;
+          const double ms = candidates.estimate_ms(*plan);
+          consider_plan(best, "hopper family", *plan, plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes, ms,
+                        problem.dtype, considered);
+          if (plan->items > most_clusters(device, 2 * split)) break;
+        }
       }
     };
     const auto consider_pixels = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack) {
@@ -785,8 +860,9 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
         consider_pixels(HopperInner::kBatch, second, 1, false, repack);
       }
       for (const Second second : {Second::kGroups, Second::kChannels, Second::kItems}) {
+        if (tile.fold > 1) continue;
+        if (candidates.may_copy_results()) consider_pixels(HopperInner::kWidth, second, kFlat, false, repack);
         for (const int lines : {1, 2, 4}) {
-          if (tile.fold > 1) continue;
           consider_pixels(HopperInner::kWidth, second, lines, false, repack);
           if (candidates.writes_parts_of_sectors(tile)) {
             consider_pixels(HopperInner::kWidth, second, lines, true, repack);

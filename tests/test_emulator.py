@@ -688,6 +688,86 @@ def test_planes_together(mode: str, h: int, w: int, groups: int, co: int, ci: in
     call.with_plan(min(plans, key=lambda plan: plan.estimate_ms)).check()
 
 
+# Results that leave by tensor copies: several items a warpgroup, images and rows in a tile, folded columns, groups,
+# channels that do not fill a tile or take several, chunks, phases and pairs of them, planes of a strided gradient.
+COPIED = [
+    ("forward", case("rows", 2, 64, 12, 19, 64, 3, p=1)),
+    ("forward", case("images", 9, 72, 3, 4, 136, (2, 3))),
+    ("forward", case("small", 3, 40, 5, 6, 72, 1)),
+    ("forward", case("folded", 2, 32, 9, 21, 24, (3, 5))),
+    ("forward", case("folded_wide", 1, 72, 9, 21, 32, 3)),
+    ("forward", case("grouped", 2, 64, 7, 9, 96, 3, g=2)),
+    ("forward", case("phases", 2, 72, 9, 17, 136, 4, 2, 1)),
+    ("forward", case("unlike_phases", 1, 40, 7, 10, 64, 3, (2, 3), 1, 1)),
+    ("forward", case("phases_of_images", 9, 64, 3, 5, 72, 2, 2)),
+    ("forward", case("phases_without_taps", 1, 48, 7, 11, 40, (3, 2), (2, 3), d=(2, 1))),
+    ("grad_input", case("planes", 2, 64, 7, 18, 80, 4, 2, 1)),
+    ("grad_input", case("odd", 1, 40, 11, 10, 64, 3, (3, 1), d=(1, 2))),
+]
+
+
+def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
+    """The plans whose results leave by tensor copies, by what the kernels tell apart."""
+    kinds: dict[tuple[Any, ...], list[Any]] = {}
+    for plan in core.candidates(call.problem, call.device, "hopper"):
+        tile = plan.tile
+        if tile.results == core.HopperResults.COPIED:
+            lines = tile.pixels[0] if tile.inner == core.HopperInner.HEIGHT else tile.pixels[1]
+            second = tuple(extent > 0 for extent in tile.second)
+            inner = tile.inner, tile.flat
+            kind = inner, second, lines > 1, tile.fold, tile.phases, tile.weights, tile.in_turns
+            kinds.setdefault(kind, []).append(plan)
+    return kinds
+
+
+@pytest.mark.parametrize(("direction", "one"), COPIED, ids=lambda v: v if isinstance(v, str) else v["name"])
+def test_results_by_tensor_copies(direction: str, one: Case) -> None:
+    random = Random(0)
+    for mode in ("float16", "bfloat16", "tf32"):
+        call = Call(one, direction, mode, "channels_last", "hopper")
+        kinds = _copied(call)
+        for kind in random.sample(sorted(kinds, key=str), min(len(kinds), 3)):
+            call.with_plan(random.choice(kinds[kind])).check()
+
+
+def test_kinds_of_results_by_tensor_copies() -> None:
+    calls = [Call(one, direction, "bfloat16", "channels_last", "hopper") for direction, one in COPIED]
+    kinds = set().union(*(_copied(call) for call in calls))
+    assert [len(set(values)) for values in zip(*kinds, strict=True)] == [4, 4, 2, 2, 2, 2, 2]
+
+
+def test_no_results_by_tensor_copies() -> None:
+    """Of pixels that are not aligned, of strict float32, with columns adjacent."""
+    for channels, mode, layout in (
+        (60, "bfloat16", "channels_last"),
+        (62, "tf32", "channels_last"),
+        (64, "float32", "channels_last"),
+        (64, "bfloat16", "contiguous"),
+    ):
+        call = Call(case("phases", 2, 64, 12, 19, channels, 4, 2, 1), "forward", mode, layout, "hopper")
+        assert core.candidates(call.problem, call.device, "hopper")
+        assert not _copied(call)
+
+
+def test_flat_lines_of_a_source_that_is_not_aligned() -> None:
+    """No tensor map has it, so the planner, told so, finds another way; a flat plan by itself is refused."""
+    one = case("unaligned", 1, 64, 6, 17, 64, (3, 5), p=1)
+    call = Call(one, "forward", "bfloat16", "channels_last", "hopper")
+    flat = next(plan for plan in core.candidates(call.problem, call.device, "hopper") if plan.tile.flat)
+    operands = call.operands()
+    x = operands["x"]
+    room = torch.full((x.numel() + 2 * MARGIN,), float("nan"), dtype=x.dtype)
+    shift = MARGIN + 1 + -(room.data_ptr() // 2) % 8
+    operands["x"] = room.as_strided(x.shape, x.stride(), shift).copy_(x)
+    assert operands["x"].data_ptr() % 16 == 2
+    with pytest.raises(RuntimeError):
+        call.with_plan(flat).emulate(operands, seed=0)
+    call.problem.unaligned_source = True
+    told = call.with_plan(core.make_plan(call.problem, call.device, "hopper"))
+    assert not told.plan.tile.flat
+    assert relative_error(told.emulate(operands, seed=0), call.reference(operands)) <= MODES["bfloat16"]
+
+
 # Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
 @pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])

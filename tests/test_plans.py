@@ -627,6 +627,28 @@ def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: i
             assert first <= begin < stored <= first + columns
 
 
+def _check_copied_results(plan: Any, one: Case, direction: str, element: int) -> None:
+    """Staged rows of each warpgroup are its own, and boxes hold just its lines' pixels."""
+    assert plan.parts == 1
+    assert plan.source == core.HopperSource.TENSOR
+    assert plan.split == 1
+    assert (result_size(one, direction)[1] // one["g"] * plan.merge) * element % 16 == 0 or one["g"] == 1
+    groups_of_columns = plan.inner == core.HopperInner.WIDTH
+    lines = plan.pixels[0] if plan.inner == core.HopperInner.HEIGHT else plan.pixels[1]
+    assert plan.copied_lines == lines - (plan.second[1] if groups_of_columns else 0)
+    assert plan.second[2] == 0 or (plan.copied_lines == 1 and plan.pixels[2] == 2 * plan.second[2])
+    columns = plan.second[2] or plan.pixels[2]
+    assert columns * plan.phases <= 256
+    group_bytes = 8 * plan.phases * plan.fold * min(128, 64 // plan.fold * element)  # of all folded columns
+    line_pixels = plan.row[1] if plan.flat else 8 * plan.line_groups * plan.fold
+    assert plan.staged_line_bytes * 8 * plan.fold == line_pixels * group_bytes
+    pixels = (plan.copied_lines - 1) * line_pixels + columns * (1 if groups_of_columns else 8)
+    assert plan.copied_groups == -(-pixels // (8 * plan.fold)) <= plan.groups
+    assert 4 * plan.staged_bytes == (plan.copied_groups + plan.copied_groups % 2) * group_bytes
+    assert plan.staging_at % 1024 == plan.staged_bytes * 4 % 1024 == 0
+    assert plan.staging_at + 8 * plan.staged_bytes <= plan.table_at
+
+
 def _im2col(one: Case, direction: str) -> Case:
     """The layer that im2col makes of `one`: all taps of all source channels as channels, one tap."""
     taps = one["k"][0] * one["k"][1]
@@ -688,13 +710,19 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
             at = group + (0 if groups_of_columns else second[2] // plan.fold)
             line, column = divmod(at, plan.line_groups)
             for inner, folded in itertools.product(range(8), range(plan.fold)):
-                if groups_of_columns:
+                if plan.flat:
+                    reached.add((0, *divmod(8 * at + inner, plan.row[1])))
+                elif groups_of_columns:
                     reached.add((0, second[1] + line, 8 * column + inner))
                 elif plan.inner == core.HopperInner.HEIGHT:
                     reached.add((second[0] + line, second[1] + inner, plan.fold * column + folded))
                 else:
                     reached.add((second[0] + inner, second[1] + line, plan.fold * column + folded))
     assert set(itertools.product(*map(range, plan.pixels))) <= reached
+    if plan.results == core.HopperResults.COPIED:
+        _check_copied_results(plan, one, direction, element)
+    else:
+        assert not plan.flat
     # Rows of shared memory: different ones for different pixels of the halo.
     n, h, w = plan.halo
     rows = {
@@ -1585,6 +1613,12 @@ def test_depthwise_plans_cover_the_result_exactly_once(
 @given(problems(), kinds, devices)
 def test_plans_cover_the_result_exactly_once(one: Case, kind: tuple[str, str, str], multiprocessors: int) -> None:
     _check_plan(one, *kind, multiprocessors)
+
+
+def test_flat_lines_that_no_tile_holds_two_of() -> None:
+    """Taps further apart than a tile has rows: refused, and the planner ends."""
+    for span in (30, 60, 250):
+        _check_plan(case("far", 1, 64, 4, 300, 64, 3, d=(1, span)), "forward", "bfloat16", "channels_last", 132)
 
 
 # Few source channels and no phases: what im2col is for.

@@ -260,6 +260,10 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
       if (error != cudaSuccess) return error;
       start = Start::kEarly;
     }
+    if (plan.repack && plan.results != HopperResults::kStored &&
+        !encode_result_maps(problem, plan, slice.result, images, slice.source_map)) {
+      return cudaErrorInvalidValue;  // not of these images alone
+    }
     error = launch_hopper_tile<T, kParts>(slice, plan.source, stream, start);
   }
   return error;
@@ -275,8 +279,14 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
   if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
     plan.source = HopperSource::kWarps;
     plan.repack = false;
+    plan.results = HopperResults::kStored;
     if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
   }
+  if (plan.results != HopperResults::kStored &&
+      !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) {
+    plan.results = HopperResults::kStored;
+  }
+  if (plan.flat && plan.results == HopperResults::kStored) return cudaErrorNotSupported;  // a driver without maps
   const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
                      !encode_weight_map(problem, plan, operands.w, &params.weight_map);
   if (packs) plan.weights = HopperWeights::kPacked;

@@ -106,6 +106,43 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
+bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+                        CUtensorMap* maps) {
+  const Correlation c = correlation(problem);
+  const AxisGeometry h_axis = geometry(problem, 0), w_axis = geometry(problem, 1);
+  const int64_t size = element_size(problem.dtype);
+  const int row_bytes = hopper_copied_bytes(static_cast<int>(size), plan.tile.fold), phases = plan.tile.phases;
+  const CUtensorMapSwizzle swizzle = row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                  : CU_TENSOR_MAP_SWIZZLE_64B;
+  const CUtensorMapDataType type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type_of(problem.dtype);
+  const auto dimension = [&](int64_t count, int64_t stride, int box) {
+    return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(stride * size),
+                     static_cast<cuuint32_t>(box)};
+  };
+  const bool by_height = plan.inner == HopperInner::kHeight, by_batch = plan.inner == HopperInner::kBatch;
+  const int across = plan.phases_w / phases;
+  for (int group = 0; group < plan.phase_groups; ++group) {
+    const int phase_h = group / across, phase_w = group % across * phases;
+    // Columns of two phases are all columns.
+    const int64_t columns = phases > 1 ? c.result.size[3] : w_axis.phase_size(phase_w);
+    const int64_t step_w = phases > 1 ? 1 : w_axis.result_step();
+    // Of one line of a warpgroup, in the order of a halo's rows: of one image, one image row, or one row of columns.
+    const Dimension channels = dimension(c.result_channels, 1, static_cast<int>(row_bytes / size)),
+                    n = dimension(images, c.result.stride[0], by_batch ? 8 : 1),
+                    h = dimension(h_axis.phase_size(phase_h), h_axis.result_step() * c.result.stride[2],
+                                  by_height ? 8 : 1),
+                    w = dimension(columns, step_w * c.result.stride[3], hopper_copied_columns(plan) * phases),
+                    g = dimension(problem.groups, problem.groups > 1 ? c.result_channels : 16 / size, 1);
+    const Dimensions order = by_height  ? Dimensions{channels, h, w, n, g}
+                             : by_batch ? Dimensions{channels, n, w, h, g}
+                                        : Dimensions{channels, w, h, n, g};
+    const auto* base = static_cast<const unsigned char*>(result) +
+                       (phase_h * c.result.stride[2] + phase_w * c.result.stride[3]) * size;
+    if (!encode_map(&maps[hopper_result_map(group)], type, base, order, swizzle)) return false;
+  }
+  return true;
+}
+
 bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map) {
   const bool forward = problem.direction == Direction::kForward, major_m = plan.weights == HopperWeights::kMajorM;
   const int64_t size = element_size(problem.dtype), next = problem.w.stride[forward ? 1 : 0];  // result channel
@@ -125,7 +162,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
                      static_cast<cuuint32_t>(box)};
   };
   // Of kHopperPermutedChannels channels the rows count bits 0, 2, 3, 1, where they are permuted.
-  const bool permuted = plan.channels_adjacent && size == 2;
+  const bool permuted = hopper_permutes_rows(plan, static_cast<int>(size));
   const int64_t all = problem.w.size[forward ? 1 : 0];
   const Dimensions order{Dimension{static_cast<cuuint64_t>(row), 0, static_cast<cuuint32_t>(plan.row_bytes / size)},
                          channels(2, 1, 2), channels(4, permuted ? 4 : 2, 4), channels(2, permuted ? 2 : 8, 2),

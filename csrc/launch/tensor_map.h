@@ -1,4 +1,4 @@
-// Tensor maps (TMA) of the Hopper family's source.
+// Tensor maps (TMA) of the Hopper family's operands and results.
 #pragma once
 
 #include <cuda.h>
@@ -16,6 +16,11 @@ TensorMapEncode tensor_map_encode();
 // if the driver has no tensor maps or refuses this tensor.
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps);
+
+// The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
+// hopper_result_map. False as above.
+bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+                        CUtensorMap* maps);
 
 // The map of weights in place: rows of adjacent source channels, all taps of a result channel in one; result channels
 // in the order of operand A's rows. False as above.

@@ -608,6 +608,18 @@ void copy_bulk(uint32_t shared, const void* global, unsigned bytes, uint32_t bar
   });
 }
 
+void copy_out(std::function<void()> copy) {
+  if (toss()) {
+    copy();
+  } else {
+    me().copies_out.push_back(std::move(copy));
+  }
+}
+void wait_copies_out() {
+  run_all(me().copies_out);
+  me().copies_out.clear();
+}
+
 bool encode_tensor_map(TensorMap& map, const TensorMapRequest& r) {
   map = {};
   if (reinterpret_cast<uintptr_t>(r.address) % 16 != 0 || r.rank < 3 || r.rank > 5) return false;
@@ -629,43 +641,77 @@ bool encode_tensor_map(TensorMap& map, const TensorMapRequest& r) {
   return true;
 }
 
-void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank) {
-  if (rank != map.rank) fail("a tensor copy of another rank than its map");
-  if (shared % 128 != 0) fail("a tensor copy to shared memory that is not aligned");
-  unsigned bytes = map.element;
-  for (int i = 0; i < rank; ++i) bytes *= map.box[i];
-  at_shared(shared, 16);
-  at_shared(shared + bytes / 16 * 16 - 16, 16);
+namespace {
+
+struct Box {
+  TensorMap map;
+  uint32_t shared;
   std::array<int, 5> at{};
-  for (int i = 0; i < rank; ++i) at[static_cast<size_t>(i)] = coordinates[i];
-  BlockState* const block = me().state;
-  copy_behind(*block, [=] {
-    uint32_t offset = 0;
+
+  Box(const TensorMap& of, uint32_t in_shared, const int* coordinates, int rank) : map(of), shared(in_shared) {
+    if (rank != map.rank) fail("a tensor copy of another rank than its map");
+    if (shared % 128 != 0) fail("a tensor copy of shared memory that is not aligned");
+    at_shared(shared, 16);
+    at_shared(shared + bytes() / 16 * 16 - 16, 16);
+    std::copy(coordinates, coordinates + rank, at.begin());
+  }
+  unsigned bytes() const {
+    unsigned bytes = map.element;
+    for (int i = 0; i < map.rank; ++i) bytes *= map.box[i];
+    return bytes;
+  }
+  // Of each element: where it lies in the tensor (outside it null), and its address in shared memory.
+  template <class With>
+  void walk(const With& with) const {
     std::array<unsigned, 5> in_box{};
-    for (;; offset += map.element) {
+    for (uint32_t linear = shared;; linear += map.element) {
       bool inside = true;
-      const unsigned char* from = map.base;
-      for (int i = 0; i < rank; ++i) {
+      const unsigned char* place = map.base;
+      for (size_t i = 0; i < map.rank; ++i) {
         const int64_t c = int64_t{at[i]} + in_box[i];
         inside &= c >= 0 && c < static_cast<int64_t>(map.size[i]);
-        from += c * static_cast<int64_t>(map.stride[i]);
+        place += c * static_cast<int64_t>(map.stride[i]);
       }
-      const uint32_t linear = shared + offset;
-      const uint32_t place = map.swizzle > 0 ? linear ^ ((linear >> 3) & (map.swizzle - 16u)) : linear;
-      unsigned char* const to = block->shared + (place - kSharedBase);
-      std::memset(to, 0, map.element);
-      if (inside) std::memcpy(to, from, map.element);
-      if (map.rounds) {
+      with(inside ? place : nullptr, map.swizzle > 0 ? linear ^ ((linear >> 3) & (map.swizzle - 16u)) : linear);
+      size_t i = 0;
+      while (i < map.rank && ++in_box[i] == map.box[i]) in_box[i++] = 0;
+      if (i == map.rank) break;
+    }
+  }
+};
+
+}  // namespace
+
+void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank) {
+  const Box box(map, shared, coordinates, rank);
+  BlockState* const block = me().state;
+  copy_behind(*block, [=] {
+    box.walk([&](const unsigned char* from, uint32_t address) {
+      unsigned char* const to = block->shared + (address - kSharedBase);
+      std::memset(to, 0, box.map.element);
+      if (from != nullptr) std::memcpy(to, from, box.map.element);
+      if (box.map.rounds) {
         uint32_t bits;
         std::memcpy(&bits, to, 4);
         bits = round_to_tf32(bits, true);
         std::memcpy(to, &bits, 4);
       }
-      int i = 0;
-      while (i < rank && ++in_box[i] == map.box[i]) in_box[i++] = 0;
-      if (i == rank) break;
-    }
-    bytes_arrived(*block, barrier, bytes);
+    });
+    bytes_arrived(*block, barrier, box.bytes());
+  });
+}
+
+void copy_tensor_out(uint32_t shared, const TensorMap& map, const int* coordinates, int rank) {
+  const Box box(map, shared, coordinates, rank);
+  for (uint32_t b = 0; b < box.bytes(); b += 16) {
+    if (!is_fenced(shared + b)) fail("a tensor copy out of shared memory that was written and not fenced");
+  }
+  BlockState* const block = me().state;
+  copy_out([=] {
+    box.walk([&](const unsigned char* to, uint32_t address) {
+      if (to == nullptr) return;
+      std::memcpy(const_cast<unsigned char*>(to), block->shared + (address - kSharedBase), box.map.element);
+    });
   });
 }
 

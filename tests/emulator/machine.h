@@ -128,6 +128,9 @@ void wait_copies(int groups);
 void arrive_with_copies(uint32_t barrier);
 void copy_small(uint32_t shared, const void* global, unsigned bytes, unsigned existing);
 void copy_bulk(uint32_t shared, const void* global, unsigned bytes, uint32_t barrier);
+// To global memory: now, or when this thread waits for it.
+void copy_out(std::function<void()> copy);
+void wait_copies_out();
 
 struct TensorMap {
   alignas(64) uint64_t size[5];
@@ -138,6 +141,7 @@ struct TensorMap {
 };
 static_assert(sizeof(TensorMap) == 128);
 void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank);
+void copy_tensor_out(uint32_t shared, const TensorMap& map, const int* coordinates, int rank);
 // Sizes and strides from the innermost dimension on; false where the driver refuses.
 struct TensorMapRequest {
   void* address;

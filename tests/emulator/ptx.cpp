@@ -110,12 +110,16 @@ void load_matrices(const Instruction& i, Frame& f) {
 void store_matrices(const Instruction& i, Frame& f) {
   Words words{};
   for (unsigned m = 0; m < 4; ++m) words.word[m] = f.word(part(i.arguments[1], m));
+  words.word[4] = i.transposed;
   words = meet(&i, words, [](Words(&lanes)[32]) {
     uint16_t matrix[4][8][8];
+    const bool transposed = lanes[0].word[4] != 0;
     for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, column = lane % 4 * 2;
       for (int m = 0; m < 4; ++m) {
-        matrix[m][lane / 4][lane % 4 * 2] = static_cast<uint16_t>(lanes[lane].word[m]);
-        matrix[m][lane / 4][lane % 4 * 2 + 1] = static_cast<uint16_t>(lanes[lane].word[m] >> 16);
+        (transposed ? matrix[m][column][row] : matrix[m][row][column]) = static_cast<uint16_t>(lanes[lane].word[m]);
+        (transposed ? matrix[m][column + 1][row]
+                    : matrix[m][row][column + 1]) = static_cast<uint16_t>(lanes[lane].word[m] >> 16);
       }
     }
     for (int lane = 0; lane < 32; ++lane) std::memcpy(lanes[lane].word, matrix[lane / 8][lane % 8], 16);
@@ -181,12 +185,18 @@ void copy_async(const Instruction& i, Frame& f) {
 
 void copy_in_bulk(const Instruction& i, Frame& f) {
   if (i.has("tensor")) {
-    const Argument& from = i.arguments[1];
+    const bool out = i.opcode[5] == "global";
+    const Argument& tensor = i.arguments[out ? 0 : 1];
     int coordinates[5] = {};
-    const std::vector<Argument>& list = from.parts[1].parts;
+    const std::vector<Argument>& list = tensor.parts[1].parts;
     for (size_t c = 0; c < list.size(); ++c) coordinates[c] = static_cast<int>(f.get(list[c]));
-    copy_tensor(f.word(i.arguments[0]), *reinterpret_cast<const TensorMap*>(f.get(from.parts[0])),
-                f.word(i.arguments[2]), coordinates, static_cast<int>(list.size()));
+    const auto& map = *reinterpret_cast<const TensorMap*>(f.get(tensor.parts[0]));
+    const int rank = static_cast<int>(list.size());
+    if (out) {
+      copy_tensor_out(f.word(i.arguments[1]), map, coordinates, rank);
+    } else {
+      copy_tensor(f.word(i.arguments[0]), map, f.word(i.arguments[2]), coordinates, rank);
+    }
   } else if (i.opcode[3] == "global") {
     const uint32_t shared = f.word(i.arguments[1]), bytes = f.word(i.arguments[2]);
     auto* const to = reinterpret_cast<unsigned char*>(f.get(i.arguments[0]));
@@ -194,14 +204,9 @@ void copy_in_bulk(const Instruction& i, Frame& f) {
     for (uint32_t b = 0; b < bytes; b += 16) {
       if (!is_fenced(shared + b)) fail("a bulk copy out of shared memory that was written and not fenced");
     }
-    const auto copy = [=] {
+    copy_out([=] {
       for (uint32_t b = 0; b < bytes; b += 16) std::memcpy(to + b, at_shared(shared + b, 16), 16);
-    };
-    if (toss()) {
-      copy();
-    } else {
-      self().copies_out.push_back(copy);
-    }
+    });
   } else {
     copy_bulk(f.word(i.arguments[0]), reinterpret_cast<const void*>(f.get(i.arguments[1])), f.word(i.arguments[2]),
               f.word(i.arguments[3]));
@@ -243,11 +248,7 @@ const std::map<std::string, Handler>& handlers() {
        [](const Instruction& i, Frame& f) { arrive_with_copies(f.word(i.arguments[0])); }},
       {"cp.async.bulk", copy_in_bulk},
       {"cp.async.bulk.commit_group", nothing},
-      {"cp.async.bulk.wait_group",
-       [](const Instruction&, Frame&) {
-         for (const auto& copy : self().copies_out) copy();
-         self().copies_out.clear();
-       }},
+      {"cp.async.bulk.wait_group", [](const Instruction&, Frame&) { wait_copies_out(); }},
       {"mbarrier.init",
        [](const Instruction& i, Frame& f) { barrier_init(f.word(i.arguments[0]), f.word(i.arguments[1])); }},
       {"mbarrier.arrive", [](const Instruction& i, Frame& f) { barrier_arrive(f.word(i.arguments[1])); }},

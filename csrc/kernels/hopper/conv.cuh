@@ -43,6 +43,7 @@ struct ConvConfig {
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
   static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
+  static constexpr bool kMayCopy = hopper_may_copy(kParts, kSource) && !kSplits;  // results out
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -55,7 +56,7 @@ class ConvBlock {
   static constexpr int kRowBytes = Config::kRowBytes;
   static constexpr int kMultiplyWarps = 8;
   static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // one for each warpgroup
-  static constexpr int kSumBarrier = 4;
+  static constexpr int kSumBarrier = 4, kCopyBarriers = 5;  // of these one for each warpgroup
   static constexpr bool kIsIm2col = Config::kSource == HopperSource::kIm2col;
 
  public:
@@ -501,8 +502,13 @@ class ConvBlock {
           if (!add_shares(acc[0])) return;
         }
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
-        result.store(item, phases, acc);
-        __syncwarp();  // lanes part there, and what follows is for whole warps
+        result.add_bias(item, acc);
+        if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
+          copy_results(result, item, group, acc, warpgroup);
+        } else {
+          result.store(item, phases, acc);
+          __syncwarp();  // lanes part there, and what follows is for whole warps
+        }
       }
       if (lead > 0) {
         named_barrier_arrive(kSkewBarrier, 256);
@@ -510,6 +516,26 @@ class ConvBlock {
       }
       if (plan.in_turns && other_has_next) skip(find_item(p, index + gridDim.x), halos, weights);
     }
+    if (Config::kMayCopy && threadIdx.x % 128 == 0) wait_copies_out();
+  }
+
+  // A warpgroup's results on their way by tensor copies, out of rows that are free again once the copies before have
+  // read them.
+  template <class ResultTile>
+  __device__ __forceinline__ void copy_results(const ResultTile& result, const Item& item, int phase_group,
+                                               const typename ResultTile::Accumulators& acc, int warpgroup) const {
+    const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
+    const bool leader = threadIdx.x % 128 == 0;
+#pragma unroll
+    for (int copy = 0; copy < ResultTile::kCopies; ++copy) {
+      if (leader) wait_copies_out();
+      named_barrier_sync(kCopyBarriers + warpgroup, 128);
+      result.stage(acc, copy, staged);
+      fence_to_async_proxy();
+      named_barrier_sync(kCopyBarriers + warpgroup, 128);
+      if (leader) result.copy_staged(item, phase_group, copy, staged);
+    }
+    __syncwarp();
   }
 
   // Adds the sums of a cluster's blocks, for the first of them. Each adds its part of the accumulators, in the order of

@@ -19,7 +19,7 @@ static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
 
 template <class T>
 struct ConvParams {
-  CUtensorMap source_map[kHopperMaxPlanes];
+  CUtensorMap source_map[kHopperMaxPlanes];  // and the results': hopper_result_map
   CUtensorMap weight_map;  // of weights in place
   const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
   int64_t source_n, source_c, source_h, source_w;

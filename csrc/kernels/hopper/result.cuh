@@ -14,20 +14,21 @@
 namespace deconv::hopper {
 
 // The row of operand A, of a warpgroup's, that computes a channel of its in folded column `column`. Folded columns are
-// in one warp if columns are adjacent in the result, in different ones if channels are. Then 16-bit types are permuted
-// so that transposing 8x8 matrices leaves each lane four neighbouring channels.
+// in one warp if columns are adjacent in the result, in different ones if channels are. Then 16-bit types that leave
+// from registers are permuted so that transposing 8x8 matrices leaves each lane four neighbouring channels.
 template <class T>
 __device__ __forceinline__ int row_of(const HopperConvPlan& plan, int channel, int column) {
   if (!plan.channels_adjacent) {
     return plan.tile.fold == 1 ? channel : channel / 8 * 16 + column * 8 + channel % 8;
   }
-  const int c = channel % 16, row = sizeof(T) == 2 ? c / 4 * 2 + c % 2 + c / 2 % 2 * 8 : c;
+  const int c = channel % 16;
+  const int row = hopper_permutes_rows(plan, sizeof(T)) ? c / 4 * 2 + c % 2 + c / 2 % 2 * 8 : c;
   return column * (kHopperTileM / plan.tile.fold) + channel / 16 * 16 + row;
 }
 // The channel, of a warp's, that row `row` (0..15) of its computes. Rows of M-major weights are the channels.
 template <class T, bool kMajorM>
 __device__ __forceinline__ int channel_of_row(const HopperConvPlan& plan, int row) {
-  if (!kMajorM && plan.channels_adjacent && sizeof(T) == 2) return row % 8 / 2 * 4 + row % 2 + row / 8 * 2;
+  if (!kMajorM && hopper_permutes_rows(plan, sizeof(T))) return row % 8 / 2 * 4 + row % 2 + row / 8 * 2;
   return !plan.channels_adjacent && plan.tile.fold > 1 ? row % 8 : row;
 }
 
@@ -61,8 +62,25 @@ class Result {
 
   using Accumulators = float[kPhases][kGroups * 4];
 
+  __device__ __forceinline__ void add_bias(const Item& item, Accumulators& acc) const {
+    if (p.bias == nullptr) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = item.m_tile * p.plan.tile_m + first_channel_ +
+                          channel_of_row<T, kMajorM>(p.plan, lane_ / 4 + 8 * half);
+      const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
+#pragma unroll
+      for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) {
+          acc[k][4 * j + 2 * half] += bias;
+          acc[k][4 * j + 2 * half + 1] += bias;
+        }
+      }
+    }
+  }
+
   __device__ __forceinline__ void store(const Item& item, const Phases& phases, Accumulators& acc) const {
-    add_bias(item, acc);
     const Window window = window_of(item, phases);
     // A warpgroup within one line of the tile, which large images give, has a shorter way.
     const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
@@ -89,6 +107,65 @@ class Result {
     }
   }
 
+  // Channels adjacent, by tensor copies: this warpgroup's pixels become rows of their channels, swizzled, in shared
+  // memory at `staged`, in the order of a halo's, with the phases of a column beside each other. Groups between two
+  // lines come along. Rows have 128 bytes at most, so of float32 half of the warps stage, are copied, then the other
+  // half.
+  static constexpr int kCopies = hopper_copied_bytes(sizeof(T), kFold) < kHopperTileM / kFold * sizeof(T) ? 2 : 1;
+  __device__ __forceinline__ void stage(const Accumulators& acc, int copy, uint32_t staged) const {
+    const int first_channel = first_channel_ % kTileM - copy * kCopiedChannels;
+    if (kCopies > 1 && (first_channel < 0 || first_channel >= kCopiedChannels)) return;
+    const bool groups_of_columns = p.plan.inner == HopperInner::kWidth;
+    const uint32_t of_column = staged + column_ * 8 * kCopiedBytes;
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) {
+      const auto place = [&](int pixel, int channel) {
+        const int row = groups_of_columns ? pixel * kPhases + k : pixel + 8 * k;
+        return of_column + swizzled(row * kCopiedBytes + (first_channel + channel) * kSize, kCopiedBytes);
+      };
+      if constexpr (sizeof(T) == 2) {
+        // A lane names a row of one of four matrices: of the lower or upper 8 channels, of this group or the next.
+        const uint32_t at = place(lane_ % 8, lane_ / 8 % 2 * 8) + lane_ / 16 * kGroupBytes;
+#pragma unroll
+        for (int j = 0; j < kGroups; j += 2) {
+          if (j >= p.plan.copied_groups) continue;
+          const float* a = acc[k] + 4 * j;
+          store_matrices_transposed(at + j * kGroupBytes, pack_pair<T>(a[0], a[1]), pack_pair<T>(a[2], a[3]),
+                                    pack_pair<T>(a[4], a[5]), pack_pair<T>(a[6], a[7]));
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t at = place(lane_ % 4 * 2 + i % 2, lane_ / 4 + i / 2 * 8);
+#pragma unroll
+          for (int j = 0; j < kGroups; ++j) {
+            if (j >= p.plan.copied_groups) continue;
+            store_shared(at + j * kGroupBytes, __float_as_uint(acc[k][4 * j + i]));
+          }
+        }
+      }
+    }
+  }
+  // One thread sends what was staged to the result, a copy a line; pixels and channels beyond it are left out.
+  __device__ __forceinline__ void copy_staged(const Item& item, int phase_group, int copy, uint32_t staged) const {
+    const HopperConvPlan& plan = p.plan;
+    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
+    const int channel = item.m_tile * plan.tile_m + (plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0) +
+                        copy * kCopiedChannels;
+    const int n = item.n + warpgroup_ * plan.second.n, h = item.h + warpgroup_ * plan.second.h;
+    const int w = (item.w + warpgroup_ * plan.second.w) * kPhases;
+    for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
+      if (plan.inner == HopperInner::kHeight) {
+        copy_tensor_out(&map, staged, channel, h, w, n + line, item.group);
+      } else if (plan.inner == HopperInner::kBatch) {
+        copy_tensor_out(&map, staged, channel, n, w, h + line, item.group);
+      } else {
+        copy_tensor_out(&map, staged, channel, w, h + line, n, item.group);
+      }
+    }
+    commit_copies_out();
+  }
+
   // Whether the sums of the tile's pixels are; groups beyond it may hold anything.
   __device__ __forceinline__ bool all_finite(const Accumulators& acc) const {
     float nothing[4] = {};  // NaN from the first sum on that is not finite
@@ -110,6 +187,8 @@ class Result {
   static_assert(kWords % kStagedWords == 0, "even shares");
 
  private:
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+
   // A bit for each group of this warpgroup that holds pixels of the tile.
   __device__ __forceinline__ uint32_t used_groups() const {
     const HopperConvPlan& plan = p.plan;
@@ -125,6 +204,10 @@ class Result {
   }
 
   static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
+  // Staged for tensor copies: of a pixel, and of a group with all its columns and phases.
+  static constexpr int kCopiedBytes = hopper_copied_bytes(sizeof(T), kFold);
+  static constexpr int kCopiedChannels = kCopiedBytes / static_cast<int>(sizeof(T));
+  static constexpr int kGroupBytes = 8 * kFold * kPhases * kCopiedBytes;
   __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && !p.plan.channels_adjacent; }
 
   // Where a warpgroup's pixels lie in the result, and how many of them exist.
@@ -166,24 +249,6 @@ class Result {
               (static_cast<int64_t>(item.w) * step_w + phases.w) * p.result_w + column_ * along_w +
               second_inner * v.inner;
     return v;
-  }
-
-  __device__ __forceinline__ void add_bias(const Item& item, Accumulators& acc) const {
-    if (p.bias == nullptr) return;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int channel = item.m_tile * p.plan.tile_m + first_channel_ +
-                          channel_of_row<T, kMajorM>(p.plan, lane_ / 4 + 8 * half);
-      const float bias = channel < p.result_channels ? widen(p.bias[item.group * p.result_channels + channel]) : 0.0f;
-#pragma unroll
-      for (int k = 0; k < kPhases; ++k) {
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          acc[k][4 * j + 2 * half] += bias;
-          acc[k][4 * j + 2 * half + 1] += bias;
-        }
-      }
-    }
   }
 
   // A group within the tile: which of its line, which line.
@@ -307,6 +372,13 @@ class Result {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(low), "r"(high) : "memory");
   }
 
+  __device__ __forceinline__ static void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                                                   uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                 "r"(b), "r"(c), "r"(d)
+                 : "memory");
+  }
+
   __device__ __forceinline__ static uint32_t transposed(uint32_t fragment) {
     uint32_t result;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(fragment));
@@ -392,7 +464,6 @@ class Result {
 
   // Columns adjacent, groups of columns: rows pass through shared memory and leave by 16 bytes ("pieces"). Rows of the
   // tile's phases do so some channels at a time; rows of more phases wait there for the phase groups that are missing.
-  static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kRowChannels = hopper_row_channels(kSize), kRowLanes = 32 / kRowChannels;
   static constexpr int kPiece = 16, kSector = 32;
 
@@ -615,7 +686,8 @@ class Result {
     const int sub_channel = sub_row / 4, sub_inner = sub_row % 4 * 2;
     const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
     const int64_t next_channel = kStepChannels * p.result_m;
-    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + lane_word) * 4;
+    // Lanes beyond a row's words load its last, so that none reads what another warp writes.
+    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + min(lane_word, kStagedWords - 1)) * 4;
     const Cursor start = first_group();
 #pragma unroll
     for (int first = 0; first < kWords; first += kStagedWords) {
