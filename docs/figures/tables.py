@@ -346,6 +346,25 @@ def planner() -> str:
     return table(["chosen over quickest, before to after", *groups.values()], lines)
 
 
+def copies() -> str:
+    """What results by tensor copies bring in channels_last: the Hopper family's times before over those after."""
+    lines = []
+    for direction, mode in product(("forward", "grad_input"), ("tf32", "bf16", "fp16")):
+        before = {row["case"]: row for row in rows_of(f"h200_{mode}_{direction}_fitted", layout="channels_last")}
+        after = rows_of(f"h200_{mode}_{direction}_copied", layout="channels_last")
+        rows = [row for row in after if "hopper" in row["plan"]]
+        faster = sorted((before[row["case"]]["ours_ms"] / row["ours_ms"], row["case"]) for row in rows)
+        cudnn = mean(before[row["case"]]["cudnn_ms"] / row["cudnn_ms"] for row in rows)
+        least, most = (f"{times(ratio)} ({case})" for ratio, case in (faster[0], faster[-1]))
+        copied = sum("results copied" in row["plan"] for row in rows)
+        flat = sum("flat lines" in row["plan"] for row in rows)
+        which = f"{direction}, {MODES[mode]}"
+        over = times(mean(ratio for ratio, _ in faster))
+        lines.append([which, str(len(rows)), str(copied), str(flat), over, least, most, times(cudnn)])
+    head = ["channels_last, before over after", "layers", "copied", "flat", "mean", "least", "most", "cuDNN's own"]
+    return table(head, lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "reports": lambda: reports("h200_*.json"),
     "h100 reports": lambda: reports("*h100_*_[fg]*.json"),
@@ -367,6 +386,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "errors": errors,
     "overhead": overhead,
     "planner": planner,
+    "copies": copies,
     "first gradients": first_gradients,
 }
 
