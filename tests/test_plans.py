@@ -2310,7 +2310,7 @@ def test_chosen_plans_are_near_the_quickest_timed() -> None:
     assert sum(map(len, ratios.values())) > 0.95 * len(rows)
     means = {layout: float(np.exp(np.log(of).mean())) for layout, of in ratios.items()}
     assert 1 < means["nchw"] < 1.05
-    assert 1 < means["channels_last"] < 1.05
+    assert 1 < means["channels_last"] < 1.035
 
 
 def test_chosen_plans_with_results_copied_are_near_the_quickest_timed() -> None:
