@@ -85,7 +85,7 @@ struct Costs {
 constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159, 0.0365, 0.0555,  0.0553, 3.67,  0.117, 0.0343, 0.059,
                                   0.0428, 0.0544, 0.0035, 0.633,  0.00384, 0.0332, 1.51,  0.196, 0.169,  0.128,
                                   0.097,  0.141,  1,      2.36,   2.43,    1.25,   0.111, 0.049};
-// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last.
+// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md).
 constexpr CopyCosts kCopiesShort{0.0271, 0.006, 112, 0.845, 39.3, 0.122};
 constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.78,  15.6,    1140,         254,
                             188,  10700, 5230, 1740, 0.903, 0.303,   1.59,         true,

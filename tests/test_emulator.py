@@ -760,7 +760,7 @@ def test_flat_lines_of_a_source_that_is_not_aligned() -> None:
     shift = MARGIN + 1 + -(room.data_ptr() // 2) % 8
     operands["x"] = room.as_strided(x.shape, x.stride(), shift).copy_(x)
     assert operands["x"].data_ptr() % 16 == 2
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=r"launch returned error 1$"):
         call.with_plan(flat).emulate(operands, seed=0)
     call.problem.unaligned_source = True
     told = call.with_plan(core.make_plan(call.problem, call.device, "hopper"))

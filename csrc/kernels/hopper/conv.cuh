@@ -43,7 +43,7 @@ struct ConvConfig {
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
   static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
-  static constexpr bool kMayCopy = hopper_may_copy(kParts, kSource) && !kSplits;  // results out
+  static constexpr bool kMayCopy = hopper_may_copy(kParts, kSource) && !kSplits;  // HopperResults::kCopied
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
