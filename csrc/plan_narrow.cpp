@@ -136,7 +136,7 @@ class Candidates {
 
     const double tiles = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w;
     const double setup = kBlock + p.source_at / 4.0 * kPackWord;
-    const double setups = waves / together + (waves - waves / together) / 4;
+    const double setups = waves / together + 0.9 * (waves - waves / together);
     const double compute = (waves * std::ceil(tiles / p.tile_blocks) * tile + setups * setup) / kClock;
     const double brought = busy * passes * tiles * p.source_pixels * p.units * kNarrowUnitBytes * p.chunks * loads;
     const double memory = (static_cast<double>(problem_.bytes()) + kBroughtShare * brought) / device_.bandwidth;
