@@ -97,11 +97,15 @@ constexpr int hopper_writers(HopperSource source, HopperTile tile) {
   return hopper_threads(source, tile) / 32 - (hopper_asks(source) ? 10 : 9);
 }
 
-// How results leave (kernels/hopper/result.cuh): stored from registers, or, with channels adjacent, by tensor copies
-// out of shared memory.
+// How results leave (kernels/hopper/result.cuh): stored from registers, or by tensor copies out of shared memory.
 enum class HopperResults { kStored, kCopied };
-// Instances that have the copies.
+// Instances that have the copies, with channels adjacent, and with columns.
 constexpr bool hopper_may_copy(int parts, HopperSource source) { return parts == 1 && source == HopperSource::kTensor; }
+constexpr bool hopper_may_copy_columns(int element, HopperTile tile, HopperSource source) {
+  return element == 2 && tile.phases == 2 && hopper_asks(source);
+}
+// Columns adjacent: of one channel, neighbours that are staged as a row (64 bytes), and groups that make it.
+inline constexpr int kHopperCopiedRun = 32, kHopperRunGroups = 2;
 // Bytes of a pixel that are staged for them at once.
 constexpr int hopper_copied_bytes(int element, int fold) {
   const int bytes = kHopperTileM / fold * element;
@@ -139,6 +143,7 @@ struct HopperConvPlan {
   int tile_step = 8;  // columns from one tile to the next
   bool whole_sectors = false;  // columns adjacent, groups of columns: tiles may overlap (kernels/hopper/result.cuh)
   int row_phases = 1;  // then: phases of the width in a staged row: the tile's, or all, for which it waits
+  int row_lanes = 8;  // then: lanes that store a row together: 4 or 8
   bool even_rows = false;  // then: the result's rows begin and end at multiples of 16 bytes, if the first does
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
@@ -172,6 +177,7 @@ struct HopperConvPlan {
   int copied_lines = 0, copied_groups = 0;  // by tensor copies: of a warpgroup
   int raw_row_bytes = kHopperRawBytes;  // of one pixel's channels in a raw box
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
+  int raw_octets = 0;  // 16-bit: octets of columns of a box's line that may hold a halo's
   int raw_boxes = 0;  // of a chunk: those that hold channels, if there is one chunk alone
   int table_at = 0;  // im2col
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets

@@ -295,6 +295,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("staged_line_bytes", &HopperConvPlan::staged_line_bytes)
       .def_readonly("line_groups", &HopperConvPlan::line_groups)
       .def_readonly("flat", &HopperConvPlan::flat)
+      .def_readonly("channels_adjacent", &HopperConvPlan::channels_adjacent)
       .def_readonly("copied_lines", &HopperConvPlan::copied_lines)
       .def_readonly("copied_groups", &HopperConvPlan::copied_groups)
       .def_readonly("group_rows", &HopperConvPlan::group_rows)

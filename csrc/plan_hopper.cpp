@@ -21,9 +21,10 @@ namespace {
 constexpr int64_t kMinChannels = 16, kMostMerged = 128;
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
-constexpr int kLeastRawSlots = 3, kLeastWideRawSlots = 2, kMostRawSlots = 8;
+constexpr int kLeastRawSlots = 3, kLeastFewRawSlots = 2, kMostRawSlots = 8;
 constexpr int kWideRawWeightSlots = 4;  // beside wide raw boxes at least, or as many as without
 constexpr int64_t kMostPadding = 2;
+constexpr int kShortRow = 256;  // bytes of a row that four lanes store; longer ones eight
 constexpr int kMostResident = 150;  // stages of weights that may stay
 // im2col reads the source again for each tap, so L1 should hold it.
 constexpr int64_t kIm2colSharedBytes = 160 << 10;
@@ -55,6 +56,7 @@ struct StoreCosts {
 // Where results leave by tensor copies.
 struct CopyCosts {
   double element, phases;  // of a result's element; more, with phases
+  double column;           // of an element, with columns adjacent (16 bits)
   double line;             // of a line of a warpgroup
   double wide;             // times as much for items and results of 128 channels
   double stage_in_turns;   // of a stage besides
@@ -85,15 +87,16 @@ struct Costs {
 constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159, 0.0365, 0.0555,  0.0553, 3.67,  0.117, 0.0343, 0.059,
                                   0.0428, 0.0544, 0.0035, 0.633,  0.00384, 0.0332, 1.51,  0.196, 0.169,  0.128,
                                   0.097,  0.141,  1,      2.36,   2.43,    1.25,   0.111, 0.049};
-// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md).
-constexpr CopyCosts kCopiesShort{0.0271, 0.006, 112, 0.845, 39.3, 0.122};
+// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md); `column` is
+// set by hand, so that kb2_02, kb2_36 and sam_up2 take them and unet_up1 does not, as timed.
+constexpr CopyCosts kCopiesShort{0.0271, 0.006, 0.025, 112, 0.845, 39.3, 0.122};
 constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.78,  15.6,    1140,         254,
                             188,  10700, 5230, 1740, 0.903, 0.303,   1.59,         true,
                             34.5, 1570,  1070, 1.15, 0.235, 0.00292, kStoresShort, kCopiesShort};
 constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0226, 0.0813,  0.00924, 12.9, 0.104, 0.111,    0.00836,
                                  0.0806, 0.107,  0.0783, 0.439,  0.00139, 0.127,   1.18, 0.205, 0.000999, 0.159,
                                  0.109,  0.315,  0.928,  1.63,   1.96,    1.18,    0,    0.275};
-constexpr CopyCosts kCopiesTf32{0.172, 0.00136, 88.4, 0.735, 82.3, 0.22};
+constexpr CopyCosts kCopiesTf32{0.172, 0.00136, 0, 88.4, 0.735, 82.3, 0.22};
 constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.47, 10.6, 1510, 46.8, 155,   5550,    2760,        1610,
                            1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32, kCopiesTf32};
 constexpr StoreCosts kStoresSplit{0.0313, 0.0546, 0.0173, 0.0687, 0.0765, 0.072,  7.59, 0.105, 0.148, 0,
@@ -222,7 +225,11 @@ class Candidates {
     return source_ == HopperSource::kWarps && planes_w_ > 1 && c_.source.stride[3] == 1 && c_.source.stride[1] != 1;
   }
 
-  bool may_copy_results() const { return (element_ == 2 || problem_.allow_tf32) && c_.result.stride[1] == 1; }
+  bool may_copy_results(HopperTile tile) const {
+    if (c_.result.stride[1] == 1) return element_ == 2 || problem_.allow_tf32;
+    return element_ == 2 && tile.phases > 1 && c_.result.stride[3] == 1;
+  }
+  bool may_be_flat(HopperTile tile) const { return may_copy_results(tile) && c_.result.stride[1] == 1; }
 
   // lines: of a warpgroup, where groups are columns, or kFlat. together: may_bring_together, and so they do.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
@@ -316,7 +323,10 @@ class Candidates {
     const auto [stages, pixels, products, bring] = item_work(p, costs);
     const double results = 2 * kHopperTileM * 8.0 * p.tile.groups * p.tile.phases * pieces;
     const bool copied = p.results == HopperResults::kCopied;
-    const double both = (costs.overlapped ? std::sqrt(products * products + bring * bring) : products + bring) +
+    // Copied columns may leave no room for the next item's halos beside those that are kept.
+    const bool waits = copied && !p.channels_adjacent && p.keep_halo && p.halo_slots < 2 * p.chunks;
+    const double both = (costs.overlapped && !waits ? std::sqrt(products * products + bring * bring)
+                                                    : products + bring) +
                         (copied && !p.in_turns ? costs.copy.together * std::min(products, bring) : 0);
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double piece = costs.item + (copied ? costs.copy.line * p.copied_lines : 0);
@@ -418,7 +428,8 @@ class Candidates {
 
   // Whether results may leave by tensor copies, and what of them is staged.
   bool choose_copies(HopperConvPlan& p) const {
-    if (!hopper_may_copy(p.parts, p.source) || !p.channels_adjacent || p.split > 1) return false;
+    if (!p.channels_adjacent) return choose_copied_columns(p);
+    if (!hopper_may_copy(p.parts, p.source) || p.split > 1) return false;
     if (p.planes_h * p.planes_w + p.phase_groups > kHopperMaxPlanes) return false;
     if (p.tile.phases > 1 && w_.result_step() != p.tile.phases) return false;
     // A phase without pixels has no tensor map.
@@ -440,6 +451,32 @@ class Candidates {
     p.copied_groups = static_cast<int>(ceil_div(rows, 8 * p.tile.fold));
     // Two groups at once, of four warps.
     p.staged_bytes = static_cast<int>(round_up(p.copied_groups, 2)) * 8 * p.tile.fold * row_bytes / 4;
+    return true;
+  }
+
+  // Columns adjacent: lines of whole runs, which follow each other in shared memory. Turns were slower with these
+  // copies than without, or than no turns (docs/performance_notes.md).
+  bool choose_copied_columns(HopperConvPlan& p) const {
+    if (p.in_turns) return false;
+    if (!hopper_may_copy_columns(element_, p.tile, p.source) || p.inner != HopperInner::kWidth || p.whole_sectors) {
+      return false;
+    }
+    if (p.planes_h * p.planes_w + p.phase_groups > kHopperMaxPlanes) return false;
+    if (w_.result_step() != p.tile.phases || c_.result.size[3] % kHopperCopiedRun != 0 ||
+        p.pixels.w % (8 * kHopperRunGroups) != 0) {
+      return false;
+    }
+    if (c_.result.size[2] < h_.phases()) return false;  // a phase without pixels has no tensor map
+    for (const int axis : {0, 1, 2}) {
+      if (c_.result.stride[axis] <= 0 || c_.result.stride[axis] * element_ % 16 != 0) return false;
+    }
+    if (problem_.groups > 1 && c_.result_channels % p.tile_m != 0) return false;  // no channels beyond a group's
+    p.copied_lines = p.pixels.h - p.second.h;
+    if (p.copied_lines > 1 && p.line_groups % kHopperRunGroups != 0) return false;
+    const int run_bytes = kHopperTileM * kHopperCopiedRun * element_;
+    p.copied_groups = (p.copied_lines - 1) * p.line_groups + p.pixels.w / 8;
+    p.staged_line_bytes = p.line_groups / kHopperRunGroups * run_bytes;
+    p.staged_bytes = p.copied_groups / kHopperRunGroups * run_bytes / 4;
     return true;
   }
 
@@ -465,6 +502,7 @@ class Candidates {
   }
   double result_cost(const HopperConvPlan& p, const Costs& costs) const {
     if (p.results == HopperResults::kStored) return store_cost(p, costs.store);
+    if (!p.channels_adjacent) return costs.copy.column;
     return costs.copy.element + (p.phases_h * p.phases_w > 1 ? costs.copy.phases : 0);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
@@ -591,9 +629,10 @@ class Candidates {
       const int aligned = 16 / element_, step = w_.source_step();
       const int skipped = p.tile_step * step % aligned == 0 ? p.origin_w * step & (aligned - 1) : aligned - 1;
       p.raw_width = static_cast<int>(round_up(p.halo.w * step + skipped, aligned));
+      p.raw_octets = p.raw_width / 8;
       // Eight channels of an octet of columns in different banks.
       if (element_ == 2 && p.raw_width % 16 == 0) p.raw_width += 8;
-      const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * (p.raw_width / 8), 2)) * 32
+      const int places = element_ == 2 ? static_cast<int>(ceil_div(p.halo.n * p.halo.h * p.raw_octets, 2)) * 32
                                        : p.halo.n * p.halo.h * p.halo.w * step;
       if (places > hopper_places(element_)) return false;
     } else {
@@ -623,7 +662,8 @@ class Candidates {
 
   // Shared memory: halos, weights, staging rows, barriers.
   bool choose_memory(HopperConvPlan& p) const {
-    const int least_raw_slots = p.raw_row_bytes == kHopperRawBytes ? kLeastRawSlots : kLeastWideRawSlots;
+    const bool few_raw_slots = p.raw_row_bytes > kHopperRawBytes || p.results == HopperResults::kCopied;
+    const int least_raw_slots = few_raw_slots ? kLeastFewRawSlots : kLeastRawSlots;
     p.raw_bytes = p.raw_width * p.halo.h * p.halo.n * p.raw_row_bytes;
     p.raw_slot_bytes = static_cast<int>(round_up(p.raw_bytes, 128));
     const int64_t chunk_bytes = p.chunks == 1 ? c_.source_channels * element_ : p.row_bytes;
@@ -634,6 +674,7 @@ class Candidates {
     const bool waits = p.row_phases > p.tile.phases;
     const int line_bytes = p.pixels.w * p.row_phases * element_ + 32;
     const int row_channels = waits ? 16 : hopper_row_channels(element_);
+    p.row_lanes = line_bytes < kShortRow ? 4 : 8;
     if (p.results == HopperResults::kStored) {
       p.staged_line_bytes = waits && p.pixels.h - p.second.h == 1 ? apart_in_banks(line_bytes) : line_bytes;
       p.staged_bytes = p.whole_sectors  ? row_channels * (p.pixels.h - p.second.h) * p.staged_line_bytes
@@ -834,7 +875,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     const auto consider_planes = [&](HopperInner inner, Second second, int lines, bool whole_sectors, bool repack,
                                      bool together) {
       for (const HopperResults results : {HopperResults::kStored, HopperResults::kCopied}) {
-        if (results == HopperResults::kCopied && !candidates.may_copy_results()) break;
+        if (results == HopperResults::kCopied && !candidates.may_copy_results(tile)) break;
         for (int split = 1; split <= kHopperMostSplit; split *= 2) {
           const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
                                                                      together, split, results);
@@ -861,7 +902,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       }
       for (const Second second : {Second::kGroups, Second::kChannels, Second::kItems}) {
         if (tile.fold > 1) continue;
-        if (candidates.may_copy_results()) consider_pixels(HopperInner::kWidth, second, kFlat, false, repack);
+        if (candidates.may_be_flat(tile)) consider_pixels(HopperInner::kWidth, second, kFlat, false, repack);
         for (const int lines : {1, 2, 4}) {
           consider_pixels(HopperInner::kWidth, second, lines, false, repack);
           if (candidates.writes_parts_of_sectors(tile)) {

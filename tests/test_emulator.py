@@ -585,7 +585,7 @@ def _instance(plan: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "instances"), [("tf32", 54), ("bfloat16", 77), ("float32", 20)])
+@pytest.mark.parametrize(("mode", "instances"), [("tf32", 54), ("bfloat16", 75), ("float32", 20)])
 def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> None:
     by_instance: dict[tuple[Any, ...], list[Call]] = {}
     for call in _choices(mode, ["hopper"]):
@@ -736,8 +736,32 @@ def test_kinds_of_results_by_tensor_copies() -> None:
     assert [len(set(values)) for values in zip(*kinds, strict=True)] == [4, 4, 2, 2, 2, 2, 2]
 
 
+# The same with columns adjacent: of pairs of phases, in whole runs of 64 bytes.
+COPIED_COLUMNS = [
+    case("long", 2, 64, 5, 96, 136, 3, 2, 1, 1),
+    case("lines", 2, 40, 9, 16, 64, 2, 2),
+    case("lines_and_halos", 1, 72, 7, 32, 72, 4, 2, 1),
+    case("phases_of_width", 2, 64, 6, 48, 40, (3, 4), (1, 2), 1),
+    case("three_phases_of_height", 1, 64, 5, 16, 64, 3, (3, 2), 1, (0, 1)),
+    case("grouped", 1, 64, 6, 32, 256, 2, 2, g=2),
+    case("without_taps", 1, 48, 5, 32, 64, (3, 1), 2, (1, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("one", COPIED_COLUMNS, ids=lambda one: one["name"])
+def test_contiguous_results_by_tensor_copies(one: Case) -> None:
+    random = Random(0)
+    assert not _copied(Call(one, "forward", "tf32", "contiguous", "hopper"))
+    for mode in ("float16", "bfloat16"):
+        call = Call(one, "forward", mode, "contiguous", "hopper")
+        kinds = _copied(call)
+        assert kinds
+        for kind in random.sample(sorted(kinds, key=str), min(len(kinds), 3)):
+            call.with_plan(random.choice(kinds[kind])).check()
+
+
 def test_no_results_by_tensor_copies() -> None:
-    """Of pixels that are not aligned, of strict float32, with columns adjacent."""
+    """Of pixels or rows that are not aligned, of strict float32."""
     for channels, mode, layout in (
         (60, "bfloat16", "channels_last"),
         (62, "tf32", "channels_last"),

@@ -630,8 +630,12 @@ def _check_hopper_rows(plan: Any, result: Sequence[int], phases: int, element: i
 def _check_copied_results(plan: Any, one: Case, direction: str, element: int) -> None:
     """Staged rows of each warpgroup are its own, and boxes hold just its lines' pixels."""
     assert plan.parts == 1
-    assert plan.source == core.HopperSource.TENSOR
     assert plan.split == 1
+    assert plan.staging_at + 8 * plan.staged_bytes <= plan.table_at
+    if not plan.channels_adjacent:
+        _check_copied_columns(plan, one, direction, element)
+        return
+    assert plan.source == core.HopperSource.TENSOR
     assert (result_size(one, direction)[1] // one["g"] * plan.merge) * element % 16 == 0 or one["g"] == 1
     groups_of_columns = plan.inner == core.HopperInner.WIDTH
     lines = plan.pixels[0] if plan.inner == core.HopperInner.HEIGHT else plan.pixels[1]
@@ -646,7 +650,25 @@ def _check_copied_results(plan: Any, one: Case, direction: str, element: int) ->
     assert plan.copied_groups == -(-pixels // (8 * plan.fold)) <= plan.groups
     assert 4 * plan.staged_bytes == (plan.copied_groups + plan.copied_groups % 2) * group_bytes
     assert plan.staging_at % 1024 == plan.staged_bytes * 4 % 1024 == 0
-    assert plan.staging_at + 8 * plan.staged_bytes <= plan.table_at
+
+
+def _check_copied_columns(plan: Any, one: Case, direction: str, element: int) -> None:
+    """Runs of 64 bytes, whole within a tile, that no tile's last one reaches over the result's end."""
+    assert plan.source in (core.HopperSource.TENSOR, core.HopperSource.TRANSPOSED)
+    assert plan.inner == core.HopperInner.WIDTH
+    assert plan.phases == 2
+    assert plan.second[2] == 0
+    assert element == 2
+    result, run = result_size(one, direction), 32
+    assert result[3] % run == 0
+    assert plan.pixels[2] * plan.phases % run == 0
+    assert one["g"] == plan.merge or result[1] // (one["g"] // plan.merge) % plan.tile_m == 0
+    lines = plan.pixels[1] - plan.second[1]
+    assert plan.copied_lines == lines
+    assert lines == 1 or plan.staged_line_bytes == plan.line_groups * 8 * plan.phases * element * 64
+    assert plan.copied_groups == (lines - 1) * plan.line_groups + plan.pixels[2] // 8 <= plan.groups
+    assert 4 * plan.staged_bytes == plan.copied_groups // 2 * 64 * 64
+    assert plan.staging_at % 128 == plan.staged_bytes * 4 % 128 == 0
 
 
 def _im2col(one: Case, direction: str) -> Case:

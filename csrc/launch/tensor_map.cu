@@ -106,8 +106,33 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
+// Columns adjacent: runs of columns, of all channels; the runs of a line; lines; images.
+static bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+                               CUtensorMap* maps) {
+  const Correlation c = correlation(problem);
+  const AxisGeometry h_axis = geometry(problem, 0);
+  const int64_t size = element_size(problem.dtype), run = kHopperCopiedRun;
+  const auto dimension = [&](int64_t count, int64_t stride, int64_t box) {
+    return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(stride * size),
+                     static_cast<cuuint32_t>(box)};
+  };
+  for (int phase = 0; phase < plan.phase_groups; ++phase) {
+    const Dimensions order{dimension(run, 1, run),
+                           dimension(problem.groups * c.result_channels, c.result.stride[1], kHopperTileM),
+                           dimension(c.result.size[3] / run, run, plan.pixels.w * plan.tile.phases / run),
+                           dimension(h_axis.phase_size(phase), h_axis.result_step() * c.result.stride[2], 1),
+                           dimension(images, c.result.stride[0], 1)};
+    const auto* base = static_cast<const unsigned char*>(result) + phase * c.result.stride[2] * size;
+    if (!encode_map(&maps[hopper_result_map(phase)], type_of(problem.dtype), base, order, CU_TENSOR_MAP_SWIZZLE_NONE)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
                         CUtensorMap* maps) {
+  if (!plan.channels_adjacent) return encode_column_maps(problem, plan, result, images, maps);
   const Correlation c = correlation(problem);
   const AxisGeometry h_axis = geometry(problem, 0), w_axis = geometry(problem, 1);
   const int64_t size = element_size(problem.dtype);

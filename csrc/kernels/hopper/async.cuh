@@ -128,6 +128,9 @@ __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, u
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
 __device__ __forceinline__ void store_shared_short(uint32_t address, uint16_t value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }

@@ -43,7 +43,11 @@ struct ConvConfig {
   static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
   static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
-  static constexpr bool kMayCopy = hopper_may_copy(kParts, kSource) && !kSplits;  // HopperResults::kCopied
+  // HopperResults::kCopied, with channels adjacent and with columns.
+  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits;
+  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
+                                         !kSplits && !kMajorM;
+  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
   // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
   static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -526,14 +530,28 @@ class ConvBlock {
                                                const typename ResultTile::Accumulators& acc, int warpgroup) const {
     const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
     const bool leader = threadIdx.x % 128 == 0;
-#pragma unroll
-    for (int copy = 0; copy < ResultTile::kCopies; ++copy) {
+    const auto by_copies = [&](const auto& stage, const auto& copy) {
       if (leader) wait_copies_out();
       named_barrier_sync(kCopyBarriers + warpgroup, 128);
-      result.stage(acc, copy, staged);
+      stage();
       fence_to_async_proxy();
       named_barrier_sync(kCopyBarriers + warpgroup, 128);
-      if (leader) result.copy_staged(item, phase_group, copy, staged);
+      if (leader) copy();
+    };
+    if constexpr (Config::kCopiesColumns) {
+      if (!Config::kCopiesChannels || !plan.channels_adjacent) {
+        by_copies([&] { result.stage_columns(acc, staged); },
+                  [&] { result.copy_staged_columns(item, phase_group, staged); });
+        __syncwarp();
+        return;
+      }
+    }
+    if constexpr (Config::kCopiesChannels) {
+#pragma unroll
+      for (int part = 0; part < ResultTile::kCopies; ++part) {
+        by_copies([&] { result.stage(acc, part, staged); },
+                  [&] { result.copy_staged(item, phase_group, part, staged); });
+      }
     }
     __syncwarp();
   }

@@ -146,6 +146,35 @@ class Result {
       }
     }
   }
+  // The same with columns adjacent, of pairs of phases in groups of columns: a row is a run of neighbouring columns of
+  // one channel. The rows of all channels follow each other, then those of the next columns. A lane's two pixels are
+  // neighbours; groups between two lines come along.
+  __device__ __forceinline__ void stage_columns(const Accumulators& acc, uint32_t staged) const {
+    static_assert(kSize == 2 && kPhases == 2 && kFold == 1, "pairs of phases of 16 bits");
+    constexpr int kRowBytes = kHopperCopiedRun * kSize, kGroupBytes = kRowBytes / kHopperRunGroups;
+    const uint32_t of_lane = staged + (first_channel_ % kTileM + lane_ / 4) * kRowBytes + lane_ % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      if (j >= p.plan.copied_groups) continue;
+      const uint32_t to = of_lane + j / kHopperRunGroups * kTileM * kRowBytes + j % kHopperRunGroups * kGroupBytes;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float *a = acc[0] + 4 * j + 2 * half, *b = acc[1] + 4 * j + 2 * half;
+        store_shared(to + half * 8 * kRowBytes, make_uint2(pack_pair<T>(a[0], b[0]), pack_pair<T>(a[1], b[1])));
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_staged_columns(const Item& item, int phase_group, uint32_t staged) const {
+    const HopperConvPlan& plan = p.plan;
+    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
+    const int channel = item.group * p.result_channels + item.m_tile * plan.tile_m +
+                        (plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0);
+    const int h = item.h + warpgroup_ * plan.second.h, run = item.w * kPhases / kHopperCopiedRun;
+    for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
+      copy_tensor_out(&map, staged, 0, channel, run, h + line, item.n);
+    }
+    commit_copies_out();
+  }
   // One thread sends what was staged to the result, a copy a line; pixels and channels beyond it are left out.
   __device__ __forceinline__ void copy_staged(const Item& item, int phase_group, int copy, uint32_t staged) const {
     const HopperConvPlan& plan = p.plan;
@@ -464,7 +493,7 @@ class Result {
 
   // Columns adjacent, groups of columns: rows pass through shared memory and leave by 16 bytes ("pieces"). Rows of the
   // tile's phases do so some channels at a time; rows of more phases wait there for the phase groups that are missing.
-  static constexpr int kRowChannels = hopper_row_channels(kSize), kRowLanes = 32 / kRowChannels;
+  static constexpr int kRowChannels = hopper_row_channels(kSize);
   static constexpr int kPiece = 16, kSector = 32;
 
   // Which bytes of a row are a tile's, from the first piece on that any of the tile's columns is in.
@@ -531,7 +560,7 @@ class Result {
                                     shared_ + row * channel_bytes);
       }
       __syncwarp();
-      store_lines<kOneLine>(window, v, first, shared_, v.channels - part * kRowChannels);
+      store_lines<kOneLine>(window, v, first, shared_, min(v.channels - part * kRowChannels, kRowChannels));
     }
   }
 
@@ -550,22 +579,25 @@ class Result {
     if (phase + kPhases < p.plan.row_phases) return;
     __syncwarp();
     const RowWindow window = row_window(item);
-#pragma unroll 1
-    for (int first = 0; first < min(v.channels, 16); first += kRowChannels) {
-      store_lines<kOneLine>(window, v, rows + first * p.result_m, shared_ + first * channel_bytes, v.channels - first);
-    }
+    store_lines<kOneLine>(window, v, rows, shared_, min(v.channels, 16));
   }
 
-  // The staged lines of kRowChannels channels, if they exist, from `first` on in the result.
+  // The staged lines of `channels` channels, from `first` on in the result.
   template <bool kOneLine>
   __device__ __forceinline__ void store_lines(const RowWindow& window, const Window& v, T* first, uint32_t staged,
                                               int channels) const {
-    const int channel = lane_ / kRowLanes, lines = min(v.lines - first_group().line, lines_staged<kOneLine>());
-    first += channel * p.result_m;
-    staged += channel * lines_staged<kOneLine>() * p.plan.staged_line_bytes;
+    const int lines = min(v.lines - first_group().line, lines_staged<kOneLine>());
+    const int channel_bytes = lines_staged<kOneLine>() * p.plan.staged_line_bytes;
+    const bool is_short = p.plan.row_lanes == 4;
+    const int of_lane = lane_ >> (is_short ? 2 : 3), stored = is_short ? 8 : 4;
 #pragma unroll 1
-    for (int line = 0; line < lines; ++line, first += v.line, staged += p.plan.staged_line_bytes) {
-      store_line(window, first, staged, channel < channels);
+    for (int channel = of_lane; channel - of_lane < channels; channel += stored) {
+      T* row = first + channel * p.result_m;
+      uint32_t staged_row = staged + channel * channel_bytes;
+#pragma unroll 1
+      for (int line = 0; line < lines; ++line, row += v.line, staged_row += p.plan.staged_line_bytes) {
+        store_line(window, row, staged_row, channel < channels);
+      }
     }
   }
 
@@ -616,33 +648,34 @@ class Result {
     }
   }
 
-  // The tile's part of this lane's row, by kRowLanes lanes.
+  // The tile's part of this lane's row, by plan.row_lanes lanes.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
-    constexpr int kStride = kRowLanes * kPiece, kPieces = kGroups * 8 * kPhases * kSize / kStride;  // of a lane
-    constexpr int kAhead = kPieces % 4 == 0 ? 4 : 3;
+    constexpr int kPieces = kGroups * 8 * kPhases * kSize / (8 * kPiece);  // of one of eight lanes
+    constexpr int kAhead = kPieces % 4 == 0 ? 4 : kPieces % 3 == 0 ? 3 : 2;
     static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
-    const int shift = staged_skew(bytes.skew) - bytes.skew, of_lane = lane_ % kRowLanes;
+    const int row_lanes = p.plan.row_lanes, stride = row_lanes * kPiece;
+    const int shift = staged_skew(bytes.skew) - bytes.skew, of_lane = lane_ & (row_lanes - 1);
     char* const start = reinterpret_cast<char*>(row) - bytes.skew;
     const int first = bytes.first_piece() + of_lane * kPiece, left = exists ? bytes.pieces_end() - first : 0;
 #pragma unroll 1
-    for (int i = 0; i * kStride < window.exist; i += kAhead) {
+    for (int i = 0; i * stride < window.exist; i += kAhead) {
       uint4 value[kAhead];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         value[a] = make_uint4(0, 0, 0, 0);
-        if ((i + a) * kStride < left) value[a] = staged_piece(staged + first + (i + a) * kStride, shift);
+        if ((i + a) * stride < left) value[a] = staged_piece(staged + first + (i + a) * stride, shift);
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        if ((i + a) * kStride < left) *reinterpret_cast<uint4*>(start + first + (i + a) * kStride) = value[a];
+        if ((i + a) * stride < left) *reinterpret_cast<uint4*>(start + first + (i + a) * stride) = value[a];
       }
     }
     if (window.is_even || !exists) return;
     // The elements before and behind the pieces.
     const int left_end = min(bytes.first_piece(), bytes.end), right = max(bytes.first_piece(), bytes.pieces_end());
-#pragma unroll
-    for (int at = of_lane * kSize; at < kPiece; at += kRowLanes * kSize) {
+#pragma unroll 1
+    for (int at = of_lane * kSize; at < kPiece; at += row_lanes * kSize) {
       if (bytes.begin + at < left_end) store_element(start + bytes.begin + at, staged + bytes.begin + at + shift);
       if (right + at < bytes.end) store_element(start + right + at, staged + right + at + shift);
     }
@@ -686,8 +719,11 @@ class Result {
     const int sub_channel = sub_row / 4, sub_inner = sub_row % 4 * 2;
     const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
     const int64_t next_channel = kStepChannels * p.result_m;
+    // Rows that are stored at once lie so far apart that they meet different banks.
+    constexpr int kApart = 32 / kRows;
+    const uint32_t staged = shared_ + (lane_ % kRows * kApart + lane_ / kRows) * kStagedPitch * 4;
     // Lanes beyond a row's words load its last, so that none reads what another warp writes.
-    const uint32_t row_of_lane = shared_ + (sub_row * kStagedPitch + min(lane_word, kStagedWords - 1)) * 4;
+    const uint32_t row_of_lane = shared_ + (sub_row * kApart * kStagedPitch + min(lane_word, kStagedWords - 1)) * 4;
     const Cursor start = first_group();
 #pragma unroll
     for (int first = 0; first < kWords; first += kStagedWords) {
@@ -710,7 +746,7 @@ class Result {
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kStagedWords; ++i) {
-          store_shared(shared_ + (lane_ * kStagedPitch + i) * 4, word<kPerWord>(acc, (first + i) * kPerWord, b));
+          store_shared(staged + i * 4, word<kPerWord>(acc, (first + i) * kPerWord, b));
         }
         __syncwarp();
         T* row[kSteps];  // of the channel's pixels that are stored in turn
@@ -725,7 +761,7 @@ class Result {
           uint32_t value[kAhead];
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
-            value[i] = load_shared(row_of_lane + (first_row + i * kRows) * kStagedPitch * 4);
+            value[i] = load_shared(row_of_lane + (first_row / kRows + i) * kStagedPitch * 4);
           }
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {

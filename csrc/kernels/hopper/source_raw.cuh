@@ -50,7 +50,7 @@ class RawSource {
     for (int i = 0; i < kPlaces; ++i) {
       // Which line of the box, which column of it.
       const int unit = kMatrices ? 2 * (thread_ / 32 + i * (kThreads / 32)) + lane / 16 : thread_ + i * kThreads;
-      const int units_of_line = kMatrices ? plan.raw_width / 8 : plan.halo.w * step;
+      const int units_of_line = kMatrices ? plan.raw_octets : plan.halo.w * step;
       const int line = unit / units_of_line, at = unit - line * units_of_line;
       const int n = line / plan.halo.h, h = line - n * plan.halo.h;
       const int column = kMatrices ? at * 8 + lane % 8 - skipped : at;
@@ -81,17 +81,20 @@ class RawSource {
                                                      uint32_t nowhere) const {
     constexpr int kAhead = 4;
     const HopperConvPlan& plan = p.plan;
-    const int pairs = (plan.halo.n * plan.halo.h * (plan.raw_width / 8) + 1) / 2;
+    const int pairs = (plan.halo.n * plan.halo.h * plan.raw_octets + 1) / 2;
+    int left = pairs - __shfl_sync(~0u, thread_ / 32, 0);  // until this warp's last pair
 #pragma unroll
-    for (int first = 0; first < kPlaces; first += kAhead) {
-      if (thread_ / 32 + first * (kThreads / 32) >= pairs) break;
+    for (int first = 0; first < kPlaces; first += kAhead, left -= kAhead * (kThreads / 32)) {
+      if (left <= 0) break;
       Matrices m[kAhead];
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a) m[a] = load_transposed(raw_box + places.raw[first + a]);
+      for (int a = 0; a < kAhead; ++a) {
+        if (a * (kThreads / 32) < left) m[a] = load_transposed(raw_box + places.raw[first + a]);
+      }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         const uint32_t to = places.halo[first + a];
-        store_matrices(to == kNowhere ? nowhere : shared + (to ^ piece * 16), m[a]);
+        if (a * (kThreads / 32) < left) store_matrices(to == kNowhere ? nowhere : shared + (to ^ piece * 16), m[a]);
       }
     }
   }
