@@ -31,6 +31,8 @@ constexpr double kPlaneLatency = 2400;  // of each further plane of the source, 
 constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
 constexpr double kStageResult = 0.05, kStoreVector = 0.4, kStoreRun = 6;
 constexpr double kBlock = 2480, kPackWord = 1.95;
+constexpr double kSetupBeside = 2.0 /
+                                3;  // of a block's setting up, what others on its multiprocessor don't hide: fcn32s
 constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
 constexpr double kApart = 1.24;  // of the shorter of memory's time and the multiprocessors': added, by blocks
 constexpr double kUneven = 1.12;  // times as long, where some blocks only store
@@ -136,7 +138,7 @@ class Candidates {
 
     const double tiles = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w;
     const double setup = kBlock + p.source_at / 4.0 * kPackWord;
-    const double setups = waves / together + 0.9 * (waves - waves / together);
+    const double setups = waves / together + kSetupBeside * (waves - waves / together);
     const double compute = (waves * std::ceil(tiles / p.tile_blocks) * tile + setups * setup) / kClock;
     const double brought = busy * passes * tiles * p.source_pixels * p.units * kNarrowUnitBytes * p.chunks * loads;
     const double memory = (static_cast<double>(problem_.bytes()) + kBroughtShare * brought) / device_.bandwidth;
