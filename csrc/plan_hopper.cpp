@@ -227,7 +227,7 @@ class Candidates {
 
   bool may_copy_results(HopperTile tile) const {
     if (c_.result.stride[1] == 1) return element_ == 2 || problem_.allow_tf32;
-    return element_ == 2 && tile.phases > 1 && c_.result.stride[3] == 1;
+    return c_.result.stride[3] == 1 && hopper_may_copy_columns(element_, tile, HopperSource::kTensor);
   }
   bool may_be_flat(HopperTile tile) const { return may_copy_results(tile) && c_.result.stride[1] == 1; }
 
@@ -428,15 +428,18 @@ class Candidates {
 
   // Whether results may leave by tensor copies, and what of them is staged.
   bool choose_copies(HopperConvPlan& p) const {
-    if (!p.channels_adjacent) return choose_copied_columns(p);
-    if (!hopper_may_copy(p.parts, p.source) || p.split > 1) return false;
     if (p.planes_h * p.planes_w + p.phase_groups > kHopperMaxPlanes) return false;
     if (p.tile.phases > 1 && w_.result_step() != p.tile.phases) return false;
     // A phase without pixels has no tensor map.
     if (c_.result.size[2] < h_.phases() || c_.result.size[3] < w_.phases()) return false;
-    for (const int axis : {0, 2, 3}) {
+    for (const int axis : {0, p.channels_adjacent ? 3 : 1, 2}) {
       if (c_.result.stride[axis] <= 0 || c_.result.stride[axis] * element_ % 16 != 0) return false;
     }
+    return p.channels_adjacent ? choose_copied_channels(p) : choose_copied_columns(p);
+  }
+
+  bool choose_copied_channels(HopperConvPlan& p) const {
+    if (!hopper_may_copy(p.parts, p.source) || p.split > 1) return false;
     if (problem_.groups > 1 && c_.result_channels * element_ % 16 != 0) return false;
     // A warpgroup's lines are whole, or both have half of one.
     const bool by_width = p.inner == HopperInner::kWidth, by_height = p.inner == HopperInner::kHeight;
@@ -457,19 +460,11 @@ class Candidates {
   // Columns adjacent: lines of whole runs, which follow each other in shared memory. Turns were slower with these
   // copies than without, or than no turns (docs/performance_notes.md).
   bool choose_copied_columns(HopperConvPlan& p) const {
-    if (p.in_turns) return false;
-    if (!hopper_may_copy_columns(element_, p.tile, p.source) || p.inner != HopperInner::kWidth || p.whole_sectors) {
+    if (!hopper_may_copy_columns(element_, p.tile, p.source) || p.inner != HopperInner::kWidth || p.whole_sectors ||
+        p.in_turns) {
       return false;
     }
-    if (p.planes_h * p.planes_w + p.phase_groups > kHopperMaxPlanes) return false;
-    if (w_.result_step() != p.tile.phases || c_.result.size[3] % kHopperCopiedRun != 0 ||
-        p.pixels.w % (8 * kHopperRunGroups) != 0) {
-      return false;
-    }
-    if (c_.result.size[2] < h_.phases()) return false;  // a phase without pixels has no tensor map
-    for (const int axis : {0, 1, 2}) {
-      if (c_.result.stride[axis] <= 0 || c_.result.stride[axis] * element_ % 16 != 0) return false;
-    }
+    if (c_.result.size[3] % kHopperCopiedRun != 0 || p.pixels.w % (8 * kHopperRunGroups) != 0) return false;
     if (problem_.groups > 1 && c_.result_channels % p.tile_m != 0) return false;  // no channels beyond a group's
     p.copied_lines = p.pixels.h - p.second.h;
     if (p.copied_lines > 1 && p.line_groups % kHopperRunGroups != 0) return false;

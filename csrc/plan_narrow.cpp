@@ -31,8 +31,9 @@ constexpr double kPlaneLatency = 2400;  // of each further plane of the source, 
 constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
 constexpr double kStageResult = 0.05, kStoreVector = 0.4, kStoreRun = 6;
 constexpr double kBlock = 2480, kPackWord = 1.95;
-constexpr double kSetupBeside = 2.0 /
-                                3;  // of a block's setting up, what others on its multiprocessor don't hide: fcn32s
+// Of a block's setting up, what others on its multiprocessor do not hide: by hand, so that fcn32s in bfloat16 NCHW goes
+// to the subpixel family and kb1_81 keeps its tile; both are near ties (docs/performance_notes.md).
+constexpr double kSetupBeside = 2.0 / 3;
 constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
 constexpr double kApart = 1.24;  // of the shorter of memory's time and the multiprocessors': added, by blocks
 constexpr double kUneven = 1.12;  // times as long, where some blocks only store

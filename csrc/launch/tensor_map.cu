@@ -28,8 +28,8 @@ CUtensorMapDataType type_of(DType dtype) {
          : dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
-CUtensorMapSwizzle swizzle_of(const HopperConvPlan& plan) {
-  return plan.row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+CUtensorMapSwizzle swizzle_of(int row_bytes) {
+  return row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
 struct Dimension {
@@ -52,6 +52,36 @@ bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, co
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   return encode(map, type, 5, const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Dimensions of a result, of strides in elements.
+struct DimensionOf {
+  int64_t element;  // bytes
+
+  Dimension operator()(int64_t count, int64_t stride, int64_t box) const {
+    return {static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(stride * element), static_cast<cuuint32_t>(box)};
+  }
+};
+
+// Columns adjacent: runs of columns, of all channels; the runs of a line; lines; images.
+bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+                        CUtensorMap* maps) {
+  const Correlation c = correlation(problem);
+  const AxisGeometry h_axis = geometry(problem, 0);
+  const int64_t size = element_size(problem.dtype), run = kHopperCopiedRun;
+  const DimensionOf dimension{size};
+  for (int phase = 0; phase < plan.phase_groups; ++phase) {
+    const Dimensions order{dimension(run, 1, run),
+                           dimension(problem.groups * c.result_channels, c.result.stride[1], kHopperTileM),
+                           dimension(c.result.size[3] / run, run, plan.pixels.w * plan.tile.phases / run),
+                           dimension(h_axis.phase_size(phase), h_axis.result_step() * c.result.stride[2], 1),
+                           dimension(images, c.result.stride[0], 1)};
+    const auto* base = static_cast<const unsigned char*>(result) + phase * c.result.stride[2] * size;
+    if (!encode_map(&maps[hopper_result_map(phase)], type_of(problem.dtype), base, order, CU_TENSOR_MAP_SWIZZLE_NONE)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -99,31 +129,7 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
                              : plan.inner == HopperInner::kBatch  ? Dimensions{c, n, w, h, g}
                                                                   : Dimensions{c, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(source) + offset * size;
-    if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Columns adjacent: runs of columns, of all channels; the runs of a line; lines; images.
-static bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
-                               CUtensorMap* maps) {
-  const Correlation c = correlation(problem);
-  const AxisGeometry h_axis = geometry(problem, 0);
-  const int64_t size = element_size(problem.dtype), run = kHopperCopiedRun;
-  const auto dimension = [&](int64_t count, int64_t stride, int64_t box) {
-    return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(stride * size),
-                     static_cast<cuuint32_t>(box)};
-  };
-  for (int phase = 0; phase < plan.phase_groups; ++phase) {
-    const Dimensions order{dimension(run, 1, run),
-                           dimension(problem.groups * c.result_channels, c.result.stride[1], kHopperTileM),
-                           dimension(c.result.size[3] / run, run, plan.pixels.w * plan.tile.phases / run),
-                           dimension(h_axis.phase_size(phase), h_axis.result_step() * c.result.stride[2], 1),
-                           dimension(images, c.result.stride[0], 1)};
-    const auto* base = static_cast<const unsigned char*>(result) + phase * c.result.stride[2] * size;
-    if (!encode_map(&maps[hopper_result_map(phase)], type_of(problem.dtype), base, order, CU_TENSOR_MAP_SWIZZLE_NONE)) {
+    if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan.row_bytes))) {
       return false;
     }
   }
@@ -137,13 +143,8 @@ bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, cons
   const AxisGeometry h_axis = geometry(problem, 0), w_axis = geometry(problem, 1);
   const int64_t size = element_size(problem.dtype);
   const int row_bytes = hopper_copied_bytes(static_cast<int>(size), plan.tile.fold), phases = plan.tile.phases;
-  const CUtensorMapSwizzle swizzle = row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                  : CU_TENSOR_MAP_SWIZZLE_64B;
   const CUtensorMapDataType type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type_of(problem.dtype);
-  const auto dimension = [&](int64_t count, int64_t stride, int box) {
-    return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(stride * size),
-                     static_cast<cuuint32_t>(box)};
-  };
+  const DimensionOf dimension{size};
   const bool by_height = plan.inner == HopperInner::kHeight, by_batch = plan.inner == HopperInner::kBatch;
   const int across = plan.phases_w / phases;
   for (int group = 0; group < plan.phase_groups; ++group) {
@@ -163,7 +164,7 @@ bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, cons
                                         : Dimensions{channels, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(result) +
                        (phase_h * c.result.stride[2] + phase_w * c.result.stride[3]) * size;
-    if (!encode_map(&maps[hopper_result_map(group)], type, base, order, swizzle)) return false;
+    if (!encode_map(&maps[hopper_result_map(group)], type, base, order, swizzle_of(row_bytes))) return false;
   }
   return true;
 }
@@ -180,7 +181,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
                            static_cast<cuuint32_t>(plan.row_bytes / size)};
     return encode_map(map, type_of(problem.dtype), weight,
                       {Dimension{static_cast<cuuint64_t>(row), 0, kHopperTileM}, source, none, none, none},
-                      swizzle_of(plan));
+                      swizzle_of(plan.row_bytes));
   }
   const auto channels = [&](int count, int step, int box) {
     return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(step * next * size),
@@ -193,7 +194,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
                          channels(2, 1, 2), channels(4, permuted ? 4 : 2, 4), channels(2, permuted ? 2 : 8, 2),
                          channels(static_cast<int>(all / kHopperPermutedChannels), kHopperPermutedChannels,
                                   plan.tile_m / kHopperPermutedChannels)};
-  return encode_map(map, type_of(problem.dtype), weight, order, swizzle_of(plan));
+  return encode_map(map, type_of(problem.dtype), weight, order, swizzle_of(plan.row_bytes));
 }
 
 }  // namespace deconv

@@ -53,6 +53,15 @@ __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
+__device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0, int c1,
+                                            int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
 // From shared to global memory; shared memory has to stay until wait_copies_out has waited for those committed.
 __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t shared, int c0, int c1, int c2, int c3,
                                                 int c4) {
@@ -63,14 +72,6 @@ __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t
 __device__ __forceinline__ void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until shared memory has been read; what was written may still be on its way.
 __device__ __forceinline__ void wait_copies_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0, int c1,
-                                            int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
 
 // Blocks that run at once and see each other's shared memory: which of them this is, and which cluster. A block that
 // was launched without is a cluster by itself.

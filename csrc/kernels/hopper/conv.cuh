@@ -549,8 +549,8 @@ class ConvBlock {
     if constexpr (Config::kCopiesChannels) {
 #pragma unroll
       for (int part = 0; part < ResultTile::kCopies; ++part) {
-        by_copies([&] { result.stage(acc, part, staged); },
-                  [&] { result.copy_staged(item, phase_group, part, staged); });
+        by_copies([&] { result.stage_channels(acc, part, staged); },
+                  [&] { result.copy_staged_channels(item, phase_group, part, staged); });
       }
     }
     __syncwarp();

@@ -53,8 +53,7 @@ class Result {
   __device__ __forceinline__ Result(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
       : p(params),
         warpgroup_(warpgroup),
-        first_channel_((params.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup : 0) +
-                       (fold_in_warp() ? 8 * warp : 16 * warp % kTileM)),
+        first_channel_(first_channel_of_warpgroup() + (fold_in_warp() ? 8 * warp : 16 * warp % kTileM)),
         column_(kFold == 1 || fold_in_warp() ? 0 : 16 * warp / kTileM),
         lane_(lane),
         shared_(shared),
@@ -112,7 +111,7 @@ class Result {
   // lines come along. Rows have 128 bytes at most, so of float32 half of the warps stage, are copied, then the other
   // half.
   static constexpr int kCopies = hopper_copied_bytes(sizeof(T), kFold) < kHopperTileM / kFold * sizeof(T) ? 2 : 1;
-  __device__ __forceinline__ void stage(const Accumulators& acc, int copy, uint32_t staged) const {
+  __device__ __forceinline__ void stage_channels(const Accumulators& acc, int copy, uint32_t staged) const {
     const int first_channel = first_channel_ % kTileM - copy * kCopiedChannels;
     if (kCopies > 1 && (first_channel < 0 || first_channel >= kCopiedChannels)) return;
     const bool groups_of_columns = p.plan.inner == HopperInner::kWidth;
@@ -146,6 +145,7 @@ class Result {
       }
     }
   }
+
   // The same with columns adjacent, of pairs of phases in groups of columns: a row is a run of neighbouring columns of
   // one channel. The rows of all channels follow each other, then those of the next columns. A lane's two pixels are
   // neighbours; groups between two lines come along.
@@ -164,23 +164,13 @@ class Result {
       }
     }
   }
-  __device__ __forceinline__ void copy_staged_columns(const Item& item, int phase_group, uint32_t staged) const {
-    const HopperConvPlan& plan = p.plan;
-    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
-    const int channel = item.group * p.result_channels + item.m_tile * plan.tile_m +
-                        (plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0);
-    const int h = item.h + warpgroup_ * plan.second.h, run = item.w * kPhases / kHopperCopiedRun;
-    for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
-      copy_tensor_out(&map, staged, 0, channel, run, h + line, item.n);
-    }
-    commit_copies_out();
-  }
+
   // One thread sends what was staged to the result, a copy a line; pixels and channels beyond it are left out.
-  __device__ __forceinline__ void copy_staged(const Item& item, int phase_group, int copy, uint32_t staged) const {
+  __device__ __forceinline__ void copy_staged_channels(const Item& item, int phase_group, int copy,
+                                                       uint32_t staged) const {
     const HopperConvPlan& plan = p.plan;
     const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
-    const int channel = item.m_tile * plan.tile_m + (plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0) +
-                        copy * kCopiedChannels;
+    const int channel = item.m_tile * plan.tile_m + first_channel_of_warpgroup() + copy * kCopiedChannels;
     const int n = item.n + warpgroup_ * plan.second.n, h = item.h + warpgroup_ * plan.second.h;
     const int w = (item.w + warpgroup_ * plan.second.w) * kPhases;
     for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
@@ -191,6 +181,16 @@ class Result {
       } else {
         copy_tensor_out(&map, staged, channel, w, h + line, n, item.group);
       }
+    }
+    commit_copies_out();
+  }
+  __device__ __forceinline__ void copy_staged_columns(const Item& item, int phase_group, uint32_t staged) const {
+    const HopperConvPlan& plan = p.plan;
+    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
+    const int channel = item.group * p.result_channels + item.m_tile * plan.tile_m + first_channel_of_warpgroup();
+    const int h = item.h + warpgroup_ * plan.second.h, run = item.w * kPhases / kHopperCopiedRun;
+    for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
+      copy_tensor_out(&map, staged, 0, channel, run, h + line, item.n);
     }
     commit_copies_out();
   }
@@ -237,6 +237,10 @@ class Result {
   static constexpr int kCopiedBytes = hopper_copied_bytes(sizeof(T), kFold);
   static constexpr int kCopiedChannels = kCopiedBytes / static_cast<int>(sizeof(T));
   static constexpr int kGroupBytes = 8 * kFold * kPhases * kCopiedBytes;
+  // Of the block's.
+  __device__ __forceinline__ int first_channel_of_warpgroup() const {
+    return p.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0;
+  }
   __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && !p.plan.channels_adjacent; }
 
   // Where a warpgroup's pixels lie in the result, and how many of them exist.
