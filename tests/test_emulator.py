@@ -715,7 +715,7 @@ def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     kinds: dict[tuple[Any, ...], list[Any]] = {}
     for plan in core.candidates(call.problem, call.device, "hopper"):
         tile = plan.tile
-        if tile.results == core.HopperResults.COPIED:
+        if tile.results == core.HopperResults.COPIED and not tile.unpack:
             lines = tile.pixels[0] if tile.inner == core.HopperInner.HEIGHT else tile.pixels[1]
             second = tuple(extent > 0 for extent in tile.second)
             inner = tile.inner, tile.flat
@@ -762,6 +762,33 @@ def test_contiguous_results_by_tensor_copies(one: Case) -> None:
         assert kinds
         for kind in random.sample(sorted(kinds, key=str), min(len(kinds), 3)):
             call.with_plan(random.choice(kinds[kind])).check()
+
+
+# Results computed channels_last in the workspace and unpacked: ragged planes, several images, groups, merged groups
+# with sums to repair, chunks and result channels that do not fill a tile.
+UNPACKED = [
+    ("forward", case("pair", 2, 64, 5, 7, 40, 3, 2, 1, 1)),
+    ("forward", case("groups", 1, 64, 7, 9, 128, 3, 2, 1, (0, 1), g=2)),
+    ("forward", case("merged", 1, 64, 3, 11, 64, 3, 2, 1, (0, 1), g=4)),
+    ("grad_input", case("plain", 2, 72, 6, 5, 130, 3, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("mode", ["tf32", "bfloat16", "float32"])
+@pytest.mark.parametrize(("direction", "one"), UNPACKED, ids=lambda value: value if isinstance(value, str) else "")
+def test_unpacked_results(direction: str, one: Case, mode: str) -> None:
+    call = Call(one, direction, mode, family="hopper")
+    plans = [plan for plan in core.candidates(call.problem, call.device, "hopper") if getattr(plan.tile, "unpack", 0)]
+    random = Random(one["name"] + mode)
+    for repack in (False, True):
+        call.with_plan(random.choice([plan for plan in plans if plan.tile.repack == repack])).check()
+
+
+def test_what_is_not_unpacked() -> None:
+    """Channels that make no whole pieces, and results that are channels_last already."""
+    for one, layout in [(case("odd", 1, 64, 5, 7, 37, 3), "contiguous"), (UNPACKED[0][1], "channels_last")]:
+        call = Call(one, "forward", "bfloat16", layout, "hopper")
+        assert not any(plan.tile.unpack for plan in core.candidates(call.problem, call.device, "hopper"))
 
 
 def test_no_results_by_tensor_copies() -> None:

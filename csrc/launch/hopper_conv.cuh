@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "../hopper_taps.h"
 #include "../kernels/hopper/conv.cuh"
@@ -13,15 +14,19 @@
 #include "kernel_launch.cuh"
 #include "repack.cuh"
 #include "tensor_map.h"
+#include "unpack.cuh"
 
 namespace deconv {
 
-// The workspace: packed weights, the repacked source, and a flag for what is not finite.
+// The workspace: packed weights, the repacked source, the result to be unpacked, and a flag for what is not finite.
 inline unsigned char* repacked_at(const HopperConvPlan& plan, const Operands& operands) {
   return static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
 }
-inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) {
-  return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
+inline unsigned char* unpacked_at(const HopperConvPlan& plan, const Operands& operands) {
+  return repacked_at(plan, operands) + plan.repacked_bytes;
+}
+inline int* not_finite_at(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
+  return reinterpret_cast<int*>(unpacked_at(plan, operands) + hopper_unpacked_bytes(problem, plan));
 }
 
 // problem: as the plan sees it (merged groups, im2col); original: as it is.
@@ -33,7 +38,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   p.window_channels = static_cast<int>(correlation(original).source_channels);
   for (int a = 0; a < 2; ++a) p.window[a] = geometry(original, a);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.not_finite = not_finite_at(plan, operands);
+  p.not_finite = not_finite_at(problem, plan, operands);
   for (int a = 0; a < 2; ++a) {
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
@@ -72,10 +77,17 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   return p;
 }
 
+// The packing of the weights, and the blocks that it takes.
+template <class T>
+struct Packing {
+  hopper::PackParams<T> params;
+  int64_t blocks;
+};
+
 // problem: with the taps that the plan sees, groups not merged; original: as it is.
-template <class T, int kParts>
-cudaError_t launch_pack_weight(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
-                               const Operands& operands, cudaStream_t stream) {
+template <class T>
+Packing<T> describe_packing(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
+                            const Operands& operands) {
   hopper::PackParams<T> p{};
   const Correlation c = correlation(problem);
   set_weight<T>(p, original, operands);
@@ -86,7 +98,7 @@ cudaError_t launch_pack_weight(const Problem& problem, const Problem& original, 
   p.packed = static_cast<unsigned char*>(operands.workspace);
   p.source_channels = static_cast<int>(c.source_channels);
   p.result_channels = static_cast<int>(c.result_channels);
-  p.not_finite = not_finite_at(plan, operands);
+  p.not_finite = not_finite_at(problem, plan, operands);
   p.groups = static_cast<int>(problem.groups) / plan.merge;
   p.plan = plan;
   // Stages from one to the next: see the order in pack_weight.cuh.
@@ -126,7 +138,21 @@ cudaError_t launch_pack_weight(const Problem& problem, const Problem& original, 
   p.m_tiles = divide_by(plan.m_tiles);
   const int64_t blocks = static_cast<int64_t>(p.groups) * p.m_tiles.divisor * p.chunks.divisor * p.m_blocks.divisor *
                          p.tap_blocks.divisor;
-  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, blocks, hopper::kPackThreads, 0, stream, p);
+  return {p, blocks};
+}
+
+template <class T, int kParts>
+cudaError_t launch_packing(const Packing<T>& packing, cudaStream_t stream) {
+  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, packing.blocks, hopper::kPackThreads, 0, stream,
+                       packing.params);
+}
+// With the source's rewriting in one launch.
+template <class T, int kParts>
+cudaError_t launch_packing(const Packing<T>& packing, const Repack<T>& source, cudaStream_t stream) {
+  const hopper::PrepareParams<T> p{packing.params, static_cast<unsigned>(packing.blocks), source.tensor};
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
+  return launch_kernel(hopper::prepare_kernel<T, kParts>, packing.blocks + source.blocks, hopper::kPackThreads, 0,
+                       stream, p);
 }
 
 // The images [first, first + images) alone.
@@ -217,7 +243,7 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
   p.groups = static_cast<int>(problem.groups);
-  p.not_finite = not_finite_at(plan, operands);
+  p.not_finite = not_finite_at(problem, plan, operands);
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
@@ -238,13 +264,14 @@ bool encode_source(const Problem& problem, const Operands& operands, hopper::Con
                             params.source_map);
 }
 
-// The convolution of all images, or of slices of them, each behind the rewriting of its source if there is one.
-// `start`: of the first kernel.
+// The convolution of all images, or of slices of them, each behind the rewriting of its source if there is one, and all
+// behind the packing of the weights.
 template <class T, int kParts>
 cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParams<T>& params, const Operands& operands,
-                                 Start start, cudaStream_t stream) {
+                                 const std::optional<Packing<T>>& packing, cudaStream_t stream) {
   const HopperConvPlan& plan = params.plan;
-  cudaError_t error = cudaSuccess;
+  cudaError_t error = packing && !plan.repack ? launch_packing<T, kParts>(*packing, stream) : cudaSuccess;
+  Start start = packing ? Start::kEarly : Start::kAfter;
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     const int64_t images = std::min<int64_t>(plan.slice, problem.batch - first);
     hopper::ConvParams<T> slice = of_images(params, first, images);
@@ -256,7 +283,9 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
       layout.size[0] = images;
       T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
       const Tensor4& source = correlation(problem).source;
-      error = launch_repack(describe_repack<T>(source, problem.groups, layout, slice.source, repacked), stream, start);
+      const Repack<T> rewriting = describe_repack<T>(source, problem.groups, layout, slice.source, repacked);
+      error = packing && first == 0 ? launch_packing<T, kParts>(*packing, rewriting, stream)
+                                    : launch_repack(rewriting, stream, start);
       if (error != cudaSuccess) return error;
       start = Start::kEarly;
     }
@@ -272,9 +301,13 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
 template <class T, int kParts>
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem)
+                       : planned.unpack                        ? with_unpacked_result(problem)
+                                                               : problem;
   const Problem merged = with_merged_groups(seen, planned.merge);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
+  Operands seen_operands = operands;
+  if (planned.unpack) seen_operands.result = unpacked_at(planned, operands);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, seen_operands);
   HopperConvPlan& plan = params.plan;
   if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
     plan.source = HopperSource::kWarps;
@@ -290,9 +323,15 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
   const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
                      !encode_weight_map(problem, plan, operands.w, &params.weight_map);
   if (packs) plan.weights = HopperWeights::kPacked;
-  cudaError_t error = packs ? launch_pack_weight<T, kParts>(seen, problem, plan, operands, stream) : cudaSuccess;
-  if (error != cudaSuccess) return error;
-  error = launch_hopper_slices<T, kParts>(merged, params, operands, packs ? Start::kEarly : Start::kAfter, stream);
+  std::optional<Packing<T>> packing;
+  if (packs) packing = describe_packing<T>(seen, problem, plan, operands);
+  cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);
+  if (plan.unpack && error == cudaSuccess) {
+    const Tensor4& result = problem.result();
+    error = launch_unpack<T>(params.result, static_cast<T*>(operands.result), static_cast<int>(problem.batch),
+                             static_cast<int>(result.size[2] * result.size[3]), static_cast<int>(result.size[1]),
+                             stream);
+  }
   if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
   return launch_repair<T>(problem, plan, operands, stream);
 }

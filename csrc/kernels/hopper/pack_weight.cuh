@@ -9,7 +9,10 @@
 // plan.merge groups share a tile: their weights are blocks on its diagonal, the rest are zeros.
 #pragma once
 
+#include <algorithm>
+
 #include "../../divisor.h"
+#include "../repack.cuh"
 #include "result.cuh"
 #include "split.cuh"
 
@@ -63,11 +66,15 @@ class PackBlock {
     int64_t to;  // bytes from the packed weights on; -1: nowhere
     int channel;  // of the group, that channel 0 of the block's would be: negative for groups behind the first merged
   };
-  static constexpr int kBytes = kPackRows * kPitch;
+  static constexpr int kEndsAt = kPackRows * kPitch, kBytes = kEndsAt + kPackRows * static_cast<int>(sizeof(Ends));
 
-  __device__ __forceinline__ PackBlock(const PackParams<T>& params, unsigned char* shared, Ends* rows)
-      : p(params), plan(params.plan), shared_(shared), rows_(rows), pieces_(1 << params.pieces_shift) {
-    int rest = blockIdx.x;
+  __device__ __forceinline__ PackBlock(const PackParams<T>& params, unsigned block, unsigned char* shared)
+      : p(params),
+        plan(params.plan),
+        shared_(shared),
+        rows_(reinterpret_cast<Ends*>(shared + kEndsAt)),
+        pieces_(1 << params.pieces_shift) {
+    int rest = static_cast<int>(block);
     const auto take = [&](const Divisor& count) {
       const int quotient = count.quotient(rest), digit = rest - quotient * static_cast<int>(count.divisor);
       rest = quotient;
@@ -244,19 +251,47 @@ class PackBlock {
 };
 
 template <class T, int kParts>
-__global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Block = PackBlock<T, kParts>;
-  __shared__ __align__(16) unsigned char shared[Block::kBytes];
-  __shared__ typename Block::Ends rows[kPackRows];
-  start_dependents();
-  if (blockIdx.x == 0 && threadIdx.x == 0) *p.not_finite = 0;
-  const Block block(p, shared, rows);
+__device__ __forceinline__ void pack_weight(const PackParams<T>& p, unsigned index, unsigned char* shared) {
+  if (index == 0 && threadIdx.x == 0) *p.not_finite = 0;
+  const PackBlock<T, kParts> block(p, index, shared);
   block.find_rows();
   __syncthreads();
   block.load();
   __syncthreads();
   block.store();
+}
+
+template <class T, int kParts>
+__global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  __shared__ __align__(16) unsigned char shared[PackBlock<T, kParts>::kBytes];
+  start_dependents();
+  pack_weight<T, kParts>(p, blockIdx.x, shared);
+#endif
+}
+
+// The same by the first blocks of a launch whose others rewrite a source (kernels/repack.cuh).
+template <class T>
+struct PrepareParams {
+  PackParams<T> weight;
+  unsigned weight_blocks;
+  RepackTensor<T> source;
+};
+template <class T, int kParts>
+__global__ void __launch_bounds__(kPackThreads) prepare_kernel(const __grid_constant__ PrepareParams<T> p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  static_assert(kPackThreads == kRepackThreads, "blocks of one size");
+  constexpr int kBytes = std::max(PackBlock<T, kParts>::kBytes, RepackTile<T>::kBytes);
+  __shared__ __align__(16) unsigned char shared[kBytes];
+  start_dependents();
+  if (blockIdx.x < p.weight_blocks) {
+    pack_weight<T, kParts>(p.weight, blockIdx.x, shared);
+  } else {
+    const RepackTile<T> tile(p.source, blockIdx.x - p.weight_blocks, shared_address(shared));
+    tile.load();
+    __syncthreads();
+    tile.template store<false>();
+  }
 #endif
 }
 
