@@ -115,7 +115,7 @@ def reports(pattern: str) -> str:
     lines = []
     for path in sorted(HERE.glob(pattern)):
         report = json.loads(path.read_text())
-        if "copy_GBps" not in report or "first" in path.stem:
+        if "copy_GBps" not in report or "first" in path.stem or path.stem.startswith("sweep"):
             continue
         ceilings = ", ".join(f"{MODES[mode]} {value:.0f}" for mode, value in report["matmul_TFLOPs"].items())
         cudnn = report["cudnn"]
