@@ -775,20 +775,28 @@ UNPACKED = [
 
 
 @pytest.mark.parametrize("mode", ["tf32", "bfloat16", "float32"])
-@pytest.mark.parametrize(("direction", "one"), UNPACKED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("direction", "one"), UNPACKED, ids=lambda v: v if isinstance(v, str) else v["name"])
 def test_unpacked_results(direction: str, one: Case, mode: str) -> None:
     call = Call(one, direction, mode, family="hopper")
-    plans = [plan for plan in core.candidates(call.problem, call.device, "hopper") if getattr(plan.tile, "unpack", 0)]
+    kinds: dict[tuple[bool, bool], list[Any]] = {}
+    for plan in core.candidates(call.problem, call.device, "hopper"):
+        if plan.tile.unpack:
+            kinds.setdefault((plan.tile.repack, plan.tile.merge > 1), []).append(plan)
+    assert {repack for repack, _ in kinds} == {False, True}
+    assert (one["g"] > 1) == any(merged for _, merged in kinds)
     random = Random(one["name"] + mode)
-    for repack in (False, True):
-        call.with_plan(random.choice([plan for plan in plans if plan.tile.repack == repack])).check()
+    for plans in kinds.values():
+        call.with_plan(random.choice(plans)).check()
 
 
 def test_what_is_not_unpacked() -> None:
-    """Channels that make no whole pieces, and results that are channels_last already."""
-    for one, layout in [(case("odd", 1, 64, 5, 7, 37, 3), "contiguous"), (UNPACKED[0][1], "channels_last")]:
+    """Channels that make no whole pieces, results that are channels_last already, rows of whole sectors."""
+    odd, sectors = case("odd", 1, 64, 5, 7, 37, 3), case("sectors", 1, 64, 5, 8, 40, 4, 2, 1)
+    for one, layout in [(odd, "contiguous"), (UNPACKED[0][1], "channels_last"), (sectors, "contiguous")]:
         call = Call(one, "forward", "bfloat16", layout, "hopper")
-        assert not any(plan.tile.unpack for plan in core.candidates(call.problem, call.device, "hopper"))
+        plans = core.candidates(call.problem, call.device, "hopper")
+        assert plans
+        assert not any(plan.tile.unpack for plan in plans)
 
 
 def test_no_results_by_tensor_copies() -> None:
