@@ -16,28 +16,30 @@ constexpr int kMultiprocessorShared = 227 << 10;  // bytes, less 1 KiB a block
 constexpr int kMostRows = 1024;  // of a block: its tables
 constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many channels are never the best choice
 
-// Cycles of a multiprocessor, fitted to 66 timings on an H200 (10 layers in bfloat16, TF32 and strict float32, both
-// layouts, forward and grad_input, one tile each): measured over estimated is 0.73 to 1.48. Of quads, and of what a
-// second buffer hides, estimated: three layers of few result channels came within 10%. kStep, kStoreVector, kStoreRun
-// and kUneven are of a later version, set by hand: the quicker family and tile of kb1_75, kb1_81 and eight layers of
-// the sweep come first.
-constexpr double kProduct = 2.42, kSplitProduct = 5.8;  // of 16 rows, 8 pixels and two units
-constexpr double kSplitProductQuads = 9.3;  // fsrcnn_last: operands split where they are multiplied
-constexpr double kWeightRead = 4, kPixelRead = 2, kStep = 17;
-constexpr double kOffset = 0.24, kCopyUnit = 0.09, kGatherUnit = 0.46, kGatherLoad = 0.24;
-constexpr double kQuadUnit = 0.16;  // of a pixel
-constexpr double kCopyLatency = 440, kGatherLatency = 1750;  // of a stage, hidden by other blocks
-constexpr double kPlaneLatency = 2400;  // of each further plane of the source, of a stage: of 22 layers of the sweeps
-constexpr double kAhead = 0.3;  // of it, where the next stage is on its way while one is in use
-constexpr double kStageResult = 0.05, kStoreVector = 0.4, kStoreRun = 6;
-constexpr double kBlock = 2480, kPackWord = 1.95;
-// Of a block's setting up, what others on its multiprocessor do not hide: by hand, so that fcn32s in bfloat16 NCHW goes
-// to the subpixel family and kb1_81 keeps its tile; both are near ties (docs/performance_notes.md).
-constexpr double kSetupBeside = 2.0 / 3;
-constexpr double kBroughtShare = 0.2;  // of the bytes that blocks bring, those that the L2 cache does not hold
-constexpr double kApart = 1.24;  // of the shorter of memory's time and the multiprocessors': added, by blocks
-constexpr double kUneven = 1.12;  // times as long, where some blocks only store
-constexpr double kLaunchMs = 0.0036;
+// Cycles of a multiprocessor, fitted to 2,071 timings on an H100 (24 layers in bfloat16 and TF32, most in both layouts,
+// forward) so that the quickest tiles come first and have their time, those of kb1_75, kb1_81 and resnext_g32 before
+// all (docs/performance_notes.md). Of an earlier fit, with strict float32 and grad_input: kSplitProductQuads,
+// kGatherPlane, about kOffset. By hand: kPackWord, so that fcn32s in 16 bits stays with the subpixel family;
+// kSplitProduct and kCopyPlane, for grad_input of a few channels in strict float32, channels_last; kCopyLatency (1690
+// by the fit), for a near tie of 16 channels in TF32, channels_last.
+constexpr double kProduct = 0.93, kSplitProduct = 4.5;  // of 16 rows, 8 pixels and two units
+constexpr double kSplitProductQuads = 9.3;  // operands split where they are multiplied
+constexpr double kWeightRead = 0.479, kPixelRead = 1.62, kStep = 0.606;
+constexpr double kOffset = 0.3, kCopyUnit = 0.804, kGatherUnit = 0.393, kGatherLoad = 0.12;
+constexpr double kQuadUnit = 0.391;  // of a pixel
+constexpr double kTile = 2020;  // of a tile besides, hidden by other blocks, and of a stage:
+constexpr double kCopyLatency = 1850, kGatherLatency = 4980;
+constexpr double kCopyPlane = 300, kGatherPlane = 2400;  // of each further plane of the source, of a stage
+constexpr double kAhead = 0.604;  // of it, where the next stage is on its way while one is in use
+constexpr double kStageResult = 0.197;  // of phases with taps
+constexpr double kStoreVector = 0.0162, kStoreRun = 2.37;
+constexpr double kBlock = 1090, kPackWord = 1.7;
+constexpr double kFewRows = 1.15, kManyRows = 0.884, kManyRowsQuads = 1.12;  // times as long, with warps of 16, 64 rows
+constexpr double kAlone = 1.24;  // times as long, with one block of a multiprocessor
+constexpr double kUneven = 1.81;  // times as long, where some blocks only store
+constexpr double kApart = 0.442;  // of the shorter of memory's time and the multiprocessors': added, by blocks
+constexpr double kRaggedRun = 320;  // bytes that a run costs memory besides, whose ends are parts of sectors
+constexpr double kLaunchMs = 0.00307;
 constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
 constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
 
@@ -112,37 +114,41 @@ class Candidates {
     const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
     const double waves = busy < 1 ? std::max(1.0, kUneven * blocks) : std::ceil(blocks);
     const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
-    const double rounds = static_cast<double>(ceil_div(p.row_groups, p.warps_m));
-    const double loads = p.chunks > 1 ? rounds : 1;
+    const double loads = p.chunks > 1 ? static_cast<double>(ceil_div(p.row_groups, p.warps_m)) : 1;
 
     const int pixel_tiles = narrow_pixel_tiles(p.row_tiles);
     const double product = p.parts == 1 ? kProduct : p.quads ? kSplitProductQuads : kSplitProduct;
     const double step = std::max(p.row_tiles * pixel_tiles * product,
                                  kWeightRead * p.row_tiles + kPixelRead * pixel_tiles) +
                         kStep;
-    const double multiply = rounds * kNarrowWarps * p.chunks * p.steps * step;
+    const double multiply = kNarrowWarps * p.chunks * steps_of_rounds(p) * step;
     const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
     const double unit = copies ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherLoad;
     const double load = p.source_pixels * ((p.quads ? 0 : kOffset) + loads * p.units * p.chunks * unit);
-    const double latency = loads * p.chunks *
-                           ((copies || p.quads ? kCopyLatency : kGatherLatency) *
-                                (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) +
-                            kPlaneLatency * (p.planes_h * p.planes_w - 1)) /
+    const double latency = (kTile + loads * p.chunks *
+                                        ((copies || p.quads ? kCopyLatency : kGatherLatency) *
+                                             (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) +
+                                         (copies ? kCopyPlane : kGatherPlane) * (p.planes_h * p.planes_w - 1))) /
                            together;
-    const double lines = pixels * (p.all_heights ? h_.geometry.phases() : 1);
-    const double results = lines * w_.geometry.phases() * p.channels;
+    const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
+    const double lines = pixels * (p.all_heights ? heights : 1);
+    const double results = lines * widths * p.channels;
+    const double computed = results * w_.actives / widths * (p.all_heights ? 1.0 * h_.actives / heights : 1);
     const double runs = p.columns_adjacent ? lines / p.tile.w * p.channels
                         : p.whole_lines    ? lines / p.tile.w
-                                           : lines * w_.geometry.phases();
+                                           : lines * widths;
     const double store = results / narrow_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
-    const double tile = busy * (multiply + load + latency + results * kStageResult) + store;
+    const double tile = busy * (multiply + load + latency + computed * kStageResult) + store;
 
     const double tiles = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w;
     const double setup = kBlock + p.source_at / 4.0 * kPackWord;
-    const double setups = waves / together + kSetupBeside * (waves - waves / together);
-    const double compute = (waves * std::ceil(tiles / p.tile_blocks) * tile + setups * setup) / kClock;
+    const double rows = p.row_tiles == 1 ? kFewRows : p.row_tiles < 4 ? 1 : p.quads ? kManyRowsQuads : kManyRows;
+    const double compute = waves * (std::ceil(tiles / p.tile_blocks) * tile + setup) * rows *
+                           (together == 1 ? kAlone : 1) / kClock;
     const double brought = busy * passes * tiles * p.source_pixels * p.units * kNarrowUnitBytes * p.chunks * loads;
-    const double memory = (static_cast<double>(problem_.bytes()) + kBroughtShare * brought) / device_.bandwidth;
+    const bool ragged = p.columns_adjacent && c_.result.size[3] * element_ % kSectorBytes != 0;
+    const double shared = ragged ? passes * tiles * runs * kRaggedRun : 0;
+    const double memory = (static_cast<double>(problem_.bytes()) + brought + shared) / device_.bandwidth;
     return 1e3 * (std::max(compute, memory) + kApart / together * std::min(compute, memory)) + kLaunchMs;
   }
 
@@ -175,10 +181,10 @@ class Candidates {
            w_.geometry.source_step() == 1 && p.planes_w == 1 && fits(p.tile.w);
   }
 
-  // Most positions at which the phases of one row group have taps.
-  int most_positions(const NarrowConvPlan& p) const {
+  // Positions at which the phases of each row group have taps.
+  template <class Each>
+  void each_row_group(const NarrowConvPlan& p, const Each& each) const {
     const int group_rows = 16 * p.row_tiles;
-    int most = 1;
     const int rows = (p.all_heights ? h_.actives : std::min(h_.actives, 1)) * w_.actives * p.channels;
     for (int first = 0; first < rows; first += group_rows) {
       uint64_t used_h = 0, used_w = 0;
@@ -186,10 +192,23 @@ class Candidates {
         used_w |= w_.positions[w_.active[i % w_.actives]];
         if (p.all_heights) used_h |= h_.positions[h_.active[i / w_.actives]];
       }
-      const int height = p.all_heights ? count_bits(used_h) : most_heights_;
-      most = std::max(most, height * count_bits(used_w));
+      each((p.all_heights ? count_bits(used_h) : most_heights_) * count_bits(used_w));
     }
+  }
+  int most_positions(const NarrowConvPlan& p) const {
+    int most = 1;
+    each_row_group(p, [&](int positions) { most = std::max(most, positions); });
     return most;
+  }
+  // Of a chunk: those of the longest row group of each round.
+  double steps_of_rounds(const NarrowConvPlan& p) const {
+    int group = 0, longest = 0;
+    double sum = 0;
+    each_row_group(p, [&](int positions) {
+      longest = std::max(longest, static_cast<int>(ceil_div(positions * p.units, 2)));
+      if (++group % p.warps_m == 0 || group == p.row_groups) sum += longest, longest = 0;
+    });
+    return sum;
   }
 
   bool choose_memory(NarrowConvPlan& p) const {
