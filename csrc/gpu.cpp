@@ -39,6 +39,9 @@ Device query(int index) {
   device.has_mma = kernels_capability() >= 80;
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   device.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  // Two transfers a clock (kHz) of each line of the bus.
+  const double lines = attribute(cudaDevAttrGlobalMemoryBusWidth), clock = 1e3 * attribute(cudaDevAttrMemoryClockRate);
+  if (lines * clock > 0) device.partial_run_bytes = partial_run_bytes(2 * clock * lines / 8);
   return device;
 }
 

@@ -709,7 +709,9 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readwrite("has_wgmma", &Device::has_wgmma)
       .def_readwrite("has_mma", &Device::has_mma)
       .def_readwrite("multiprocessors", &Device::multiprocessors)
-      .def_readwrite("shared_bytes_per_block", &Device::shared_bytes_per_block);
+      .def_readwrite("shared_bytes_per_block", &Device::shared_bytes_per_block)
+      .def_readwrite("partial_run_bytes", &Device::partial_run_bytes);
+  m.def("partial_run_bytes", &partial_run_bytes, py::arg("peak_bandwidth"));
   py::class_<Plan>(m, "Plan")
       .def_readonly("tile", &Plan::tile)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)

@@ -38,6 +38,12 @@ bool outdoes_mma(const Plan& plan, const Problem& problem) {
 
 }  // namespace
 
+double partial_run_bytes(double peak_bandwidth) {
+  constexpr double kLess = 3.35e12, kMore = 4.92e12, kAtLess = 231, kAtMore = 62;
+  const double share = std::clamp((peak_bandwidth - kLess) / (kMore - kLess), 0.0, 1.0);
+  return kAtLess + share * (kAtMore - kAtLess);
+}
+
 Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options,
                std::vector<Candidate>* considered) {
   const bool is_weight = problem.direction == Direction::kGradWeight;

@@ -35,7 +35,14 @@ struct Device {
   int multiprocessors = 132;
   int shared_bytes_per_block = 232448;  // opt-in maximum
   double bandwidth = 4.27e12;  // bytes/s, reads and writes together: device copy measured on an H200
+  // Of memory traffic for a run of bytes that begins or ends within a sector (partial_run_bytes).
+  double partial_run_bytes = 62;
 };
+
+// A sector that is written in part is read from memory first, unless the rest comes soon; the less bandwidth, the more
+// of them wait so long. Bytes by the memory's peak bandwidth (bytes/s), between an H100's (3.35e12) and an H200's
+// (4.92e12), at which they are fitted; beyond those the same as there.
+double partial_run_bytes(double peak_bandwidth);
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,

@@ -52,6 +52,7 @@ struct StoreCosts {
   double turned, turned_runs, turned_staged;  // times as much in turns: channels adjacent, groups of columns, others
   double odd_channels;  // more, where neighbours may not be stored at once
   double in_parts;      // more, where tiles side by side meet at no multiple of 16 bytes
+  double whole_rows;    // times as much of what ragged rows cost more, where a tile has whole ones
 };
 // Where results leave by tensor copies.
 struct CopyCosts {
@@ -84,26 +85,29 @@ struct Costs {
   StoreCosts store;
   CopyCosts copy;
 };
-constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159, 0.0365, 0.0555,  0.0553, 3.67,  0.117, 0.0343, 0.059,
-                                  0.0428, 0.0544, 0.0035, 0.633,  0.00384, 0.0332, 1.51,  0.196, 0.169,  0.128,
-                                  0.097,  0.141,  1,      2.36,   2.43,    1.25,   0.111, 0.049};
+constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159,  0.0463, 0.0581,  0.0946, 5.2,   0.117, 0.0638, 0.0636,
+                                  0.0968, 0.0163, 0.00353, 0.616,  0.00359, 0.0382, 1.32,  0.15,  0.253,  0.175,
+                                  0.105,  0.144,  1.08,    2.36,   3.29,    1.2,    0.111, 0.235, 1};
 // Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md); `column` is
 // set by hand, so that kb2_02, kb2_36 and sam_up2 take them and unet_up1 does not, as timed.
 constexpr CopyCosts kCopiesShort{0.0271, 0.006, 0.025, 112, 0.845, 39.3, 0.122};
-constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.78,  15.6,    1140,         254,
-                            188,  10700, 5230, 1740, 0.903, 0.303,   1.59,         true,
+constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.45,  12.8,    1140,         206,
+                            235,  15000, 6550, 1740, 0.903, 0.303,   1.59,         true,
                             34.5, 1570,  1070, 1.15, 0.235, 0.00292, kStoresShort, kCopiesShort};
-constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0226, 0.0813,  0.00924, 12.9, 0.104, 0.111,    0.00836,
-                                 0.0806, 0.107,  0.0783, 0.439,  0.00139, 0.127,   1.18, 0.205, 0.000999, 0.159,
-                                 0.109,  0.315,  0.928,  1.63,   1.96,    1.18,    0,    0.275};
+constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0425, 0.142,   0.0121, 33.8, 0.107, 0.187,   0.00882,
+                                 0.0778, 0.193,  0.0707, 0.45,   0.00201, 0.38,   1.81, 0.28,  0.00203, 0.159,
+                                 0.162,  0.334,  1.03,   1.63,   2.91,    1.3,    0,    0.314, 0.132};
 constexpr CopyCosts kCopiesTf32{0.172, 0.00136, 0, 88.4, 0.735, 82.3, 0.22};
-constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.47, 10.6, 1510, 46.8, 155,   5550,    2760,        1610,
+constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.48, 12.8, 1510, 67.4, 142,   7590,    2960,        1610,
                            1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32, kCopiesTf32};
 constexpr StoreCosts kStoresSplit{0.0313, 0.0546, 0.0173, 0.0687, 0.0765, 0.072,  7.59, 0.105, 0.148, 0,
                                   0.112,  0.221,  0,      2.91,   0.176,  0.0491, 0,    0.142, 0,     0.132,
-                                  0.127,  0.31,   1.07,   0.867,  0.804,  1.01,   0,    0};
+                                  0.127,  0.31,   1.07,   0.867,  0.804,  1.01,   0,    0,     1};
 constexpr Costs kCostsSplit{2.53, 150,   218,  5.18, 8.15, 9.97, 2000,    26.8,    69.6,         0, 0, 0, 1.08, 1.69,
                             1.06, false, 35.3, 1920, 1710, 1.06, 0.00103, 0.00528, kStoresSplit, {}};
+// Of the rows of a tile, those that count as leaving parts of sectors: where it writes whole ones but at the ends of
+// the result's rows; where it has whole rows, and so the rest of a sector, too.
+constexpr double kWholeSectorsRuns = 0.3, kWholeRowsRuns = 0.4;
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
@@ -363,13 +367,14 @@ class Candidates {
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
     const double rounds = slices * static_cast<double>(ceil_div(p.items * p.split, p.blocks));
     const double memory = moved_bytes(p) / device_.bandwidth;
+    const double partial = partial_runs(p) * device_.partial_run_bytes / device_.bandwidth;
     // A launch's last item has nothing beside it that could hide its results.
     const double start = p.source == HopperSource::kTransposed ? costs.transposed_start
                          : p.source == HopperSource::kWarps    ? costs.warps_start
                                                                : 0;
     const double cycles = (rounds - slices) * std::max(work, load) + slices * (std::max(both + leave, load) + start);
     const double compute = cycles / kClockHopper;
-    return 1e3 * std::max(compute + costs.memory * memory, memory) + costs.launch_ms +
+    return 1e3 * std::max(compute + costs.memory * memory, memory + partial) + costs.launch_ms +
            (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
            (p.weights == HopperWeights::kPacked ? pack_ms(p) : 0);
@@ -528,6 +533,25 @@ class Candidates {
     if (!p.channels_adjacent) return costs.copy.column;
     return costs.copy.element + (p.phases_h * p.phases_w > 1 ? costs.copy.phases : 0);
   }
+  // Columns adjacent: whether tiles side by side meet within a sector, at no multiple of 16 bytes, and whether rows of
+  // a tile's columns begin or end within one.
+  bool meets_in_parts(const HopperConvPlan& p) const {
+    return p.pixels.w < w_.phase_size(0) && p.pixels.w * p.row_phases * element_ % 16 != 0;
+  }
+  bool is_ragged(const HopperConvPlan& p) const {
+    return c_.result.size[3] * element_ % kSectorBytes != 0 || meets_in_parts(p);
+  }
+  bool has_whole_rows(const HopperConvPlan& p) const { return p.pixels.w >= w_.phase_size(0); }
+  // Rows of a tile's columns, of all channels, that leave parts of sectors.
+  double partial_runs(const HopperConvPlan& p) const {
+    if (p.results == HopperResults::kCopied || p.channels_adjacent || w_.result_step() > p.row_phases ||
+        !is_ragged(p)) {
+      return 0;
+    }
+    const double run = std::min(p.pixels.w, w_.phase_size(0)) * p.row_phases;
+    return static_cast<double>(c_.result.numel()) / run * (p.whole_sectors ? kWholeSectorsRuns : 1) *
+           (has_whole_rows(p) ? kWholeRowsRuns : 1);
+  }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
     if (p.channels_adjacent) {
@@ -536,16 +560,14 @@ class Candidates {
              (p.in_turns ? costs.turned : 1);
     }
     const int step = w_.result_step(), columns = p.tile.phases * p.tile.fold;
-    const bool in_runs = p.inner == HopperInner::kWidth;
-    // Tiles side by side that meet within a sector, at no multiple of 16 bytes.
-    const bool in_parts = p.pixels.w < w_.phase_size(0) && p.pixels.w * p.row_phases * element_ % 16 != 0;
-    const bool ragged = c_.result.size[3] * element_ % 32 != 0 || in_parts;
+    const bool in_runs = p.inner == HopperInner::kWidth, in_parts = meets_in_parts(p);
+    const double ragged = !is_ragged(p) ? 0 : has_whole_rows(p) ? costs.whole_rows : 1;
     const double images = p.inner == HopperInner::kBatch ? costs.images : 0;
     const double wasted = std::max(1.0, std::min<double>(step, 32.0 / element_) / p.row_phases);  // of each sector
     const double times = wasted * (!p.in_turns ? 1 : in_runs ? costs.turned_runs : costs.turned_staged);
     if (step > p.row_phases) {
       return times * (step > 2 ? costs.gaps : 1) *
-             (costs.apart + (ragged ? costs.ragged_apart : 0) + images +
+             (costs.apart + (is_ragged(p) ? costs.ragged_apart : 0) + images +
               (in_runs && two_phases ? costs.apart_runs : 0));
     }
     if (p.whole_sectors) {
@@ -555,20 +577,15 @@ class Candidates {
     const int vector = hopper_vector_result(problem_, p);
     const double parts = in_parts ? costs.in_parts : 0;
     if (in_runs) {
-      const double row = ragged ? costs.ragged_runs_row / (p.pixels.w * p.tile.phases) : 0;
+      const double row = ragged * costs.ragged_runs_row / (p.pixels.w * p.tile.phases);
       return parts + times * (costs.runs + row + (several_lines ? costs.runs_lines : 0) +
-                              (!ragged      ? 0
-                               : two_phases ? costs.ragged_runs_phases
-                                            : costs.ragged_runs) +
+                              ragged * (two_phases ? costs.ragged_runs_phases : costs.ragged_runs) +
                               (vector < 2 * p.tile.phases ? costs.odd_runs : 0));
     }
-    const double row = costs.staged_row + (ragged ? costs.ragged_staged_row : 0);
-    return parts +
-           times * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) + images +
-                    (!ragged      ? 0
-                     : two_phases ? costs.ragged_staged_phases
-                                  : costs.ragged_staged) +
-                    (vector == 1 && element_ == 2 ? costs.odd_staged : 0));
+    const double row = costs.staged_row + ragged * costs.ragged_staged_row;
+    return parts + times * (costs.staged + row / std::min(p.pixels.w * p.tile.phases, p.tile.groups * columns) +
+                            images + ragged * (two_phases ? costs.ragged_staged_phases : costs.ragged_staged) +
+                            (vector == 1 && element_ == 2 ? costs.odd_staged : 0));
   }
 
   // Rows of the result begin at any multiple of so many elements within a sector.

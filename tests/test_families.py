@@ -600,9 +600,9 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
 # that overlap, even and odd widths; and warpgroups that take turns.
 SIDE_BY_SIDE = [
     (64, 64, 3, 2, (64, 129), True, "whole sectors"),
-    (64, 64, 4, 2, (64, 129), True, "2 phases) in 128 pixels, groups of rows, warpgroups in turns"),
-    (64, 48, 3, 2, (33, 65), True, "whole sectors, warpgroups in turns"),
-    (64, 48, 2, 2, (70, 64), True, "64 columns, 2 phases) in 64 pixels, groups of columns, whole sectors"),
+    (128, 64, 4, 2, (64, 129), True, "2 phases) in 128 pixels, groups of rows, warpgroups in turns"),
+    (128, 40, 3, 2, (8, 33), True, "whole sectors, warpgroups in turns"),
+    (64, 48, 3, 2, (70, 64), True, "64 columns, 2 phases) in 64 pixels, groups of columns, whole sectors"),
     (64, 128, 3, 1, (70, 130), True, "warpgroups in turns"),
     (32, 128, 3, 1, (70, 200), False, "warpgroups in turns"),
     (32, 64, 3, 1, (70, 129), False, "warpgroups in turns"),

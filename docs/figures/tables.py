@@ -347,6 +347,25 @@ def planner() -> str:
     return table(["chosen over quickest, before to after", *groups.values()], lines)
 
 
+def contiguous_planner() -> str:
+    """The same of contiguous tensors, on two GPUs."""
+    rows = json.loads((HERE / "hopper_contiguous_plans.json").read_text())["rows"]
+    groups = {"suites": "suites", "scaled": "the same, of other sizes", "sweep": "sweep"}
+    kinds: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
+    for gpu, case, mode, direction, before, after, quickest, _ in rows:
+        if before[1] is None or after[1] is None:
+            continue
+        group = "scaled" if case.endswith("_s") else "sweep" if case.startswith("sweep_") else "suites"
+        of_kind = kinds.setdefault((direction, mode, gpu), {name: [] for name in groups})
+        of_kind[group].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
+    lines = []
+    for direction, mode, gpu in product(("forward", "grad_input"), ("tf32", "bf16"), ("H100", "H200")):
+        found = kinds[direction, mode, gpu]
+        cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
+        lines.append([f"{direction}, {MODES[mode]}, {gpu}", *cells])
+    return table(["chosen over quickest, NCHW, before to after", *groups.values()], lines)
+
+
 def copies() -> str:
     """What results by tensor copies bring in channels_last: the Hopper family's times before over those after."""
     lines = []
@@ -387,6 +406,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "errors": errors,
     "overhead": overhead,
     "planner": planner,
+    "contiguous planner": contiguous_planner,
     "copies": copies,
     "first gradients": first_gradients,
 }
