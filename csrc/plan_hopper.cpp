@@ -542,9 +542,9 @@ class Candidates {
     return c_.result.size[3] * element_ % kSectorBytes != 0 || meets_in_parts(p);
   }
   bool has_whole_rows(const HopperConvPlan& p) const { return p.pixels.w >= w_.phase_size(0); }
-  // Rows of a tile's columns, of all channels, that leave parts of sectors.
+  // Rows of a tile's columns, of all channels, that leave parts of sectors; strict float32's costs were fitted without.
   double partial_runs(const HopperConvPlan& p) const {
-    if (p.results == HopperResults::kCopied || p.channels_adjacent || w_.result_step() > p.row_phases ||
+    if (p.parts == 2 || p.results == HopperResults::kCopied || p.channels_adjacent || w_.result_step() > p.row_phases ||
         !is_ragged(p)) {
       return 0;
     }
