@@ -49,6 +49,9 @@ MEMORY_BOUND_AIMS = {
 }  # fmt: skip
 
 Row = dict[str, Any]
+# What a planner's table is made of: line, group, the plan before and after, the quickest ones, each [plan, ms].
+Entry = tuple[str, str, list[Any], list[Any], list[list[Any]]]
+PLANNED = ("forward", "grad_input")
 
 
 def rows_of(name: str, **wanted: str) -> list[Row]:
@@ -328,42 +331,52 @@ def overhead() -> str:
     return table(["eager call, 1x1 tensor", "torch µs", "deconv_ext µs", "ratio"], lines)
 
 
+def chosen_over_quickest(title: str, lines: Iterable[str], groups: Iterable[str], entries: Iterable[Entry]) -> str:
+    """Means over settings of the time of the plan that is chosen, over that of the quickest timed, before and after."""
+    groups = list(groups)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for line, group, before, after, quickest in entries:
+        if before[1] is not None and after[1] is not None:
+            found.setdefault((line, group), []).append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
+
+    def cell(line: str, group: str) -> str:
+        return " to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[line, group], strict=True))
+
+    kept = [line for line in lines if (line, groups[0]) in found]
+    return table([title, *groups], [[line, *(cell(line, group) for group in groups)] for line in kept])
+
+
 def planner() -> str:
-    """Means over settings of the time of the plan that is chosen, over that of the quickest plan timed."""
+    """What the planner chooses on an H100, in either layout."""
     rows = json.loads((HERE / "h100_hopper_tiles.json").read_text())["rows"]
     groups = {"suites": "suites", "sweep": "sweep", "random": "at random"}
-    kinds: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
-    for case, mode, layout, direction, before, after, quickest, _ in rows:
-        if before[1] is None or after[1] is None:
-            continue
-        group = case.split("_")[0]
-        of_kind = kinds.setdefault((direction, mode, layout), {name: [] for name in groups})
-        of_kind[group if group in groups else "suites"].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
-    lines = []
-    for direction, mode, layout in filter(kinds.__contains__, product(("forward", "grad_input"), MODES, LAYOUTS)):
-        found = kinds[direction, mode, layout]
-        cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
-        lines.append([f"{direction}, {MODES[mode]}, {layout}", *cells])
-    return table(["chosen over quickest, before to after", *groups.values()], lines)
+    return chosen_over_quickest(
+        "chosen over quickest, before to after",
+        (f"{way}, {MODES[mode]}, {layout}" for way, mode, layout in product(PLANNED, MODES, LAYOUTS)),
+        groups.values(),
+        (
+            (f"{way}, {MODES[mode]}, {layout}", groups.get(case.split("_")[0], "suites"), before, after, quickest)
+            for case, mode, layout, way, before, after, quickest, _ in rows
+        ),
+    )
 
 
 def contiguous_planner() -> str:
     """The same of contiguous tensors, on two GPUs."""
     rows = json.loads((HERE / "hopper_contiguous_plans.json").read_text())["rows"]
-    groups = {"suites": "suites", "scaled": "the same, of other sizes", "sweep": "sweep"}
-    kinds: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
-    for gpu, case, mode, direction, before, after, quickest, _ in rows:
-        if before[1] is None or after[1] is None:
-            continue
-        group = "scaled" if case.endswith("_s") else "sweep" if case.startswith("sweep_") else "suites"
-        of_kind = kinds.setdefault((direction, mode, gpu), {name: [] for name in groups})
-        of_kind[group].append((before[1] / quickest[0][1], after[1] / quickest[0][1]))
-    lines = []
-    for direction, mode, gpu in product(("forward", "grad_input"), ("tf32", "bf16"), ("H100", "H200")):
-        found = kinds[direction, mode, gpu]
-        cells = [" to ".join(f"{mean(ratios):.2f}" for ratios in zip(*found[name], strict=True)) for name in groups]
-        lines.append([f"{direction}, {MODES[mode]}, {gpu}", *cells])
-    return table(["chosen over quickest, NCHW, before to after", *groups.values()], lines)
+
+    def group_of(case: str) -> str:
+        return "the same, of other sizes" if case.endswith("_s") else "sweep" if case.startswith("sweep_") else "suites"
+
+    return chosen_over_quickest(
+        "chosen over quickest, NCHW, before to after",
+        (f"{way}, {MODES[m]}, {gpu}" for way, m, gpu in product(PLANNED, MODES, ("H100", "H200"))),
+        ("suites", "the same, of other sizes", "sweep"),
+        (
+            (f"{way}, {MODES[mode]}, {gpu}", group_of(case), before, after, quickest)
+            for gpu, case, mode, way, before, after, quickest, _ in rows
+        ),
+    )
 
 
 def copies() -> str:
