@@ -33,7 +33,8 @@ constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 256;  // of a tile, al
 constexpr int64_t kMostIm2colExtent = 1 << 14;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to 159,958 timings of 268 layers on an H100 and 5,383 of 34 on an
-// H200 (docs/performance_notes.md).
+// H200; those of contiguous sources and results in 16 bits and TF32 later to 90,782 on H100s and 90,869 on an H200
+// (docs/performance_notes.md).
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
 struct StoreCosts {
