@@ -58,6 +58,9 @@ constexpr bool hopper_halves_rows(int element, HopperTile tile) { return element
 constexpr bool hopper_writes_whole_sectors(HopperTile tile) { return tile.phases > 1; }
 // Whether they may do so with rows of more phases than they accumulate side by side, which needs registers.
 constexpr bool hopper_joins_phases(HopperTile tile) { return tile.phases > 1 && tile.groups <= 12; }
+// Instances that store the pixels of flat lines from registers: with two phases groups of rows fill a tile as well.
+constexpr bool hopper_stores_flat(HopperTile tile) { return tile.phases == 1 && tile.fold == 1; }
+inline constexpr int kHopperLeastFlat = 8;  // pixels from one of these lines to the next
 // Channels of a warp whose rows leave at once, where a tile writes whole sectors.
 constexpr int hopper_row_channels(int element) { return 16 / element; }
 
@@ -149,7 +152,8 @@ struct HopperConvPlan {
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int group_rows = 1;  // rows from one group to the next: of all columns that share rows
   int line_groups = 1;  // groups until the next line
-  // kWidth: lines follow each other pixel by pixel, so that groups may begin anywhere in them; results are copied.
+  // kWidth: lines follow each other pixel by pixel, so that groups may begin anywhere in them; results are copied, or
+  // stored where columns are adjacent in them (hopper_stores_flat).
   bool flat = false;
   int planes_h = 1, planes_w = 1;  // that have halos of their own
   int halo_planes = 1;  // planes of the width that share a halo: all, where their columns are brought together

@@ -109,6 +109,7 @@ constexpr Costs kCostsSplit{2.53, 150,   218,  5.18, 8.15, 9.97, 2000,    26.8, 
 // Of the rows of a tile, those that count as leaving parts of sectors: where it writes whole ones but at the ends of
 // the result's rows; where it has whole rows, and so the rest of a sector, too.
 constexpr double kWholeSectorsRuns = 0.3, kWholeRowsRuns = 0.4;
+constexpr double kStoredFlat = 1.05;  // times the cycles of contiguous results in flat lines, by hand, of 99 timings
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
@@ -252,7 +253,12 @@ class Candidates {
     if (c_.result.stride[1] == 1) return element_ == 2 || problem_.allow_tf32;
     return c_.result.stride[3] == 1 && hopper_may_copy_columns(element_, tile, HopperSource::kTensor);
   }
-  bool may_be_flat(HopperTile tile) const { return may_copy_results(tile) && c_.result.stride[1] == 1; }
+  // Contiguous ones only in turns, which hide their stores.
+  bool may_be_flat(HopperTile tile, Second second) const {
+    if (c_.result.stride[1] == 1) return may_copy_results(tile);
+    return second == Second::kItems && hopper_stores_flat(tile) && c_.result.stride[3] == 1 && w_.result_step() == 1 &&
+           (element_ == 2 || problem_.allow_tf32);
+  }
 
   // lines: of a warpgroup, where groups are columns, or kFlat. together: may_bring_together, and so they do.
   std::optional<HopperConvPlan> plan(HopperTile tile, HopperInner inner, Second second, int lines, bool whole_sectors,
@@ -303,7 +309,7 @@ class Candidates {
                          static_cast<int64_t>(p.halo_planes - 1) * p.plane_rows;
     if (rows * p.row_bytes > device_.shared_bytes_per_block) return std::nullopt;
     p.halo_bytes = static_cast<int>(round_up(rows * p.row_bytes, 1024));
-    if (results == HopperResults::kCopied ? !choose_copies(p) : p.flat) return std::nullopt;
+    if (results == HopperResults::kCopied ? !choose_copies(p) : p.flat && p.channels_adjacent) return std::nullopt;
     if (!choose_raw_row(p)) return std::nullopt;
     const int64_t slots = static_cast<int64_t>(p.phase_groups) * p.planes_h * p.planes_w * p.chunks * tile.phases *
                           p.slots_h * p.slots_w;
@@ -375,8 +381,8 @@ class Candidates {
                                                                : 0;
     const double cycles = (rounds - slices) * std::max(work, load) + slices * (std::max(both + leave, load) + start);
     const double compute = cycles / kClockHopper;
-    return 1e3 * std::max(compute + costs.memory * memory, memory + partial) + costs.launch_ms +
-           (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
+    return 1e3 * std::max(compute * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory, memory + partial) +
+           costs.launch_ms + (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
            (p.weights == HopperWeights::kPacked ? pack_ms(p) : 0);
   }
@@ -529,6 +535,7 @@ class Candidates {
     return (p.source == HopperSource::kTransposed ? costs.transposed : costs.warps) *
            (hopper_threads(p.source, p.tile) < 512 ? costs.few_warps : 1) * planes_cost(p, costs);
   }
+  static bool stores_flat(const HopperConvPlan& p) { return p.flat && !p.channels_adjacent; }
   double result_cost(const HopperConvPlan& p, const Costs& costs) const {
     if (p.results == HopperResults::kStored) return store_cost(p, costs.store);
     if (!p.channels_adjacent) return costs.copy.column;
@@ -554,7 +561,7 @@ class Candidates {
            (has_whole_rows(p) ? kWholeRowsRuns : 1);
   }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
-    const bool several_lines = p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
+    const bool several_lines = stores_flat(p) || p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
     if (p.channels_adjacent) {
       return (costs.channels + (several_lines ? costs.channels_lines : 0) + (two_phases ? costs.channels_phases : 0) +
               (hopper_vector_result(problem_, p) == 1 ? costs.odd_channels : 0)) *
@@ -614,6 +621,7 @@ class Candidates {
       const int rows = 8 * p.tile.groups, span = span_w_.length, widest = (rows - span) / 2;  // so that two lines fit
       if (widest < 1) return false;
       const int columns = static_cast<int>(ceil_div(width, ceil_div(width, widest)));
+      if (!p.channels_adjacent && columns + span < kHopperLeastFlat) return false;
       const int most = 1 + (rows - columns) / (columns + span);
       p.flat = true;
       p.pixels = {1, static_cast<int>(ceil_div(height, ceil_div(height, most))), columns};
@@ -906,6 +914,7 @@ int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
     return c.result.size[3] % count == 0 && c.result.stride[0] % count == 0 && c.result.stride[1] % count == 0 &&
            c.result.stride[2] % count == 0;
   };
+  if (plan.flat && (plan.halo.w % 2 != 0 || plan.pixels.w % 2 != 0)) return 1;
   if (plan.inner == HopperInner::kWidth) return fits(2 * plan.tile.phases) ? 2 * plan.tile.phases : fits(2) ? 2 : 1;
   // Pairs of columns must not lie in two lines.
   const bool whole = plan.tile.phases * plan.tile.fold == 2 || plan.line_groups % 2 == 0;
@@ -953,7 +962,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       }
       for (const Second second : {Second::kGroups, Second::kChannels, Second::kItems}) {
         if (tile.fold > 1) continue;
-        if (candidates.may_be_flat(tile)) consider_pixels(HopperInner::kWidth, second, kFlat, false, repack);
+        if (candidates.may_be_flat(tile, second)) consider_pixels(HopperInner::kWidth, second, kFlat, false, repack);
         for (const int lines : {1, 2, 4}) {
           consider_pixels(HopperInner::kWidth, second, lines, false, repack);
           if (candidates.writes_parts_of_sectors(tile)) {

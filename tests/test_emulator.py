@@ -740,7 +740,61 @@ def test_kinds_of_results_by_tensor_copies() -> None:
     assert [len(set(values)) for values in zip(*kinds, strict=True)] == [4, 4, 2, 2, 2, 2, 2]
 
 
-# The same with columns adjacent: of pairs of phases, in whole runs of 64 bytes.
+# Flat lines of contiguous results, stored from registers: lines of even and odd numbers of pixels, few lines and many,
+# several images, groups, lines that do not exist, channels that do not fill a tile or take several, chunks, planes.
+FLAT = [
+    ("forward", case("even", 2, 64, 12, 24, 64, 3, p=1)),
+    ("forward", case("odd", 2, 72, 11, 19, 70, (3, 4))),
+    ("forward", case("narrow", 3, 40, 9, 6, 136, (2, 3))),
+    ("forward", case("wide", 1, 64, 5, 104, 64, 3)),
+    ("forward", case("grouped", 2, 64, 7, 9, 96, 3, g=2)),
+    ("forward", case("phases_of_height", 1, 48, 9, 14, 64, 3, (2, 1), d=(1, 2))),
+    ("grad_input", case("planes", 2, 64, 7, 18, 80, 4, 2, 1)),
+    ("grad_input", case("odd_planes", 1, 40, 11, 20, 64, 3, (3, 2), d=(1, 2))),
+]
+
+
+def _stored_flat(call: Call) -> dict[tuple[Any, ...], list[Any]]:
+    """The plans that store flat lines, by what the kernels tell apart."""
+    kinds: dict[tuple[Any, ...], list[Any]] = {}
+    for plan in core.candidates(call.problem, call.device, "hopper"):
+        tile = plan.tile
+        if tile.flat and tile.results == core.HopperResults.STORED:
+            even = tile.halo[2] % 2 == tile.pixels[2] % 2 == 0
+            kinds.setdefault((tile.source, tile.in_turns, tile.tile_m, even, tile.item_groups), []).append(plan)
+    return kinds
+
+
+@pytest.mark.parametrize(("direction", "one"), FLAT, ids=lambda v: v if isinstance(v, str) else v["name"])
+def test_flat_lines_of_contiguous_results(direction: str, one: Case) -> None:
+    random = Random(0)
+    for mode in ("float16", "bfloat16", "tf32"):
+        call = Call(one, direction, mode, "contiguous", "hopper")
+        kinds = _stored_flat(call)
+        assert kinds
+        for kind in random.sample(sorted(kinds, key=str), min(len(kinds), 3)):
+            call.with_plan(random.choice(kinds[kind])).check()
+
+
+def test_kinds_of_flat_lines_of_contiguous_results() -> None:
+    calls = [Call(one, direction, "bfloat16", "contiguous", "hopper") for direction, one in FLAT]
+    kinds = set().union(*(_stored_flat(call) for call in calls))
+    assert [len(set(values)) for values in zip(*kinds, strict=True)] == [3, 2, 2, 2, 2]
+
+
+def test_no_flat_lines_of_contiguous_results() -> None:
+    """Of results whose columns have phases, of strict float32, of lines shorter than a group of columns."""
+    for one, mode in (
+        (case("phases", 2, 64, 9, 14, 64, 3, 2), "bfloat16"),
+        (FLAT[0][1], "float32"),
+        (case("short", 2, 64, 20, 3, 64, 3), "bfloat16"),
+    ):
+        call = Call(one, "forward", mode, "contiguous", "hopper")
+        assert core.candidates(call.problem, call.device, "hopper")
+        assert not _stored_flat(call)
+
+
+# Results by tensor copies with columns adjacent: of pairs of phases, in whole runs of 64 bytes.
 COPIED_COLUMNS = [
     case("long", 2, 64, 5, 96, 136, 3, 2, 1, 1),
     case("lines", 2, 40, 9, 16, 64, 2, 2),

@@ -597,7 +597,7 @@ def test_extreme_values_go_where_they_belong(value: float, where: str, layout: t
 
 
 # Input channels, output channels, kernel, stride, image, contiguous, what the plan says in bfloat16: tiles side by side
-# that overlap, even and odd widths; and warpgroups that take turns.
+# that overlap, even and odd widths; warpgroups that take turns; and lines of contiguous results that are flat.
 SIDE_BY_SIDE = [
     (64, 64, 3, 2, (64, 129), True, "whole sectors"),
     (128, 64, 4, 2, (64, 129), True, "2 phases) in 128 pixels, groups of rows, warpgroups in turns"),
@@ -606,6 +606,7 @@ SIDE_BY_SIDE = [
     (64, 128, 3, 1, (70, 130), True, "warpgroups in turns"),
     (32, 128, 3, 1, (70, 200), False, "warpgroups in turns"),
     (32, 64, 3, 1, (70, 129), False, "warpgroups in turns"),
+    (128, 64, 7, 1, (40, 40), True, "groups of columns of flat lines, warpgroups in turns, source repacked"),
 ]
 
 

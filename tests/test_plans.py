@@ -743,8 +743,10 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert set(itertools.product(*map(range, plan.pixels))) <= reached
     if plan.results == core.HopperResults.COPIED:
         _check_copied_results(plan, one, direction, element)
-    else:
-        assert not plan.flat
+    elif plan.flat:
+        assert not plan.channels_adjacent
+        assert plan.parts == plan.phases == plan.fold == step[1] == 1
+        assert plan.halo[2] == plan.row[1] >= 8
     # Rows of shared memory: different ones for different pixels of the halo.
     n, h, w = plan.halo
     rows = {

@@ -319,7 +319,9 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
       !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) {
     plan.results = HopperResults::kStored;
   }
-  if (plan.flat && plan.results == HopperResults::kStored) return cudaErrorInvalidValue;  // a driver without maps
+  if (plan.flat && plan.channels_adjacent && plan.results == HopperResults::kStored) {
+    return cudaErrorInvalidValue;  // a driver without maps
+  }
   const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
                      !encode_weight_map(problem, plan, operands.w, &params.weight_map);
   if (packs) plan.weights = HopperWeights::kPacked;

@@ -100,6 +100,12 @@ class Result {
           return;
         }
       }
+      if constexpr (hopper_stores_flat(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.flat) {
+          p.vector_result == 2 ? store_flat<2>(window, acc) : store_flat<1>(window, acc);
+          return;
+        }
+      }
       one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
     } else {
       store_columns(window, acc);
@@ -475,6 +481,39 @@ class Result {
               store_neighbours<kCount>(at, run);
             }
           }
+        }
+      }
+    }
+  }
+
+  // Flat lines: a group may begin in one and end in the next. kCount: a lane's pixels that a store takes, both where a
+  // line has an even number of them.
+  template <int kCount>
+  __device__ __forceinline__ void store_flat(const Window& v, const Accumulators& acc) const {
+    const int pitch = p.plan.halo.w, channels = v.channels - lane_ / 4;
+    const int64_t next_line = v.line - pitch, next_half = 8 * p.result_m;
+    const auto store = [](T* at, const float* values) {
+      if constexpr (kCount == 1) {
+        *at = narrow<T>(values[0]);
+      } else {
+        store_neighbours<kCount>(at, values);
+      }
+    };
+#pragma unroll
+    for (int pixel = 0; pixel < 2; pixel += kCount) {
+      int column = lane_ % 4 * 2 + pixel, lines = v.lines;
+      T* at = v.first + lane_ / 4 * p.result_m + column;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const bool exists = column < v.widths[0] && lines > 0;
+        if (exists && channels > 0) store(at, acc[0] + 4 * j + pixel);
+        if (exists && channels > 8) store(at + next_half, acc[0] + 4 * j + 2 + pixel);
+        column += 8;
+        at += 8;
+        if (column >= pitch) {
+          column -= pitch;
+          at += next_line;
+          --lines;
         }
       }
     }
