@@ -22,6 +22,7 @@
 #include "narrow_plan.h"
 #include "planner_options.h"
 #include "problem.h"
+#include "rows_plan.h"
 #include "subpixel_plan.h"
 
 namespace deconv {
@@ -48,7 +49,7 @@ struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
                HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, SubpixelPlan, MergedPlan>
+               MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -1444,6 +1444,46 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
     assert all(at % 16 == 0 for at in (plan.source_at, plan.stage_at, plan.tables_at))
 
 
+def _check_rows_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
+    """Bands and tiles cover each result once, no two phases share a tap, regions of shared memory hold what the kernel
+    puts there."""
+    assert direction == "forward" or (direction == "grad_input" and one["s"] == (1, 1))
+    assert dtype != "float64"
+    size = 4 if dtype == "float32" else 2
+    source, result, axes = _walked(one, direction)
+    band = 8 * plan.channel_tiles
+    if plan.groups > 1:
+        assert plan.group_blocks == 1
+        _blocks_cover(plan.bands, band, result[1] // one["g"])
+        _blocks_cover(plan.channel_blocks, plan.groups, one["g"])
+    else:
+        _blocks_cover(plan.group_blocks, plan.bands * band, result[1] // one["g"])
+        assert plan.channel_blocks == plan.group_blocks * one["g"]
+    _blocks_cover(plan.tiles_w, plan.columns, axes[1].phase_size(0))
+    assert plan.columns == 16 * plan.pixel_tiles * plan.warps_w
+    assert plan.warps == plan.groups * plan.bands * plan.warps_w <= 16
+    assert plan.warps * plan.blocks_per_multiprocessor <= 16
+    assert plan.heights == axes[0].phase_size(0)
+    assert plan.steps == plan.heights * plan.tiles_w * one["n"] * plan.channel_blocks >= plan.blocks > 0
+    # Units of 16 bytes of channels, two of them an entry.
+    assert plan.units == -(-(source[1] // one["g"]) * size // 16)
+    counts = [[core.axis_taps(axis, phase, 0).count for phase in range(axis.phases())] for axis in axes]
+    assert plan.entries == sum(-(-h * w * plan.units // 2) for h in counts[0] for w in counts[1])
+    # Staged source rows begin at multiples of four columns, and hold all that taps reach.
+    assert (plan.origin_w - plan.lead) % 4 == plan.pitch % 4 == 0
+    assert plan.pitch >= plan.lead + plan.columns + plan.shifts_w - 1
+    assert plan.slots > plan.shifts_h
+    bands = plan.groups * plan.bands
+    assert plan.source_at == plan.entries * bands * plan.channel_tiles * 256
+    assert plan.stage_at == plan.source_at + plan.slots * plan.groups * plan.units * plan.pitch * 16
+    assert plan.tables_at - plan.source_at >= 20 * sum(axis.phases() for axis in axes)  # the axes' taps, at first
+    assert plan.stage_pitch >= plan.columns * (one["s"][1] if direction == "forward" else 1) * size + 16
+    assert plan.stage_pitch % 32 == 16
+    assert plan.tables_at == plan.stage_at + bands * band * plan.stage_pitch
+    tables = 4 * plan.entries + axes[0].phases() * axes[1].phases() + 1
+    assert plan.tables_at + 4 * tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+
+
 def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout: str) -> None:
     """Segments cover each result once, the ring of products holds what two steps make and need, regions of shared
     memory hold what the kernel puts there."""
@@ -1538,7 +1578,10 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         return
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if isinstance(plan.tile, core.NarrowConvPlan):
+    if isinstance(plan.tile, core.RowsConvPlan):
+        assert plan.workspace_bytes == 0
+        _check_rows_plan(plan.tile, one, direction, dtype)
+    elif isinstance(plan.tile, core.NarrowConvPlan):
         assert plan.workspace_bytes == 0
         _check_narrow_plan(plan.tile, one, direction, dtype)
     elif isinstance(plan.tile, core.Col2imConvPlan):
@@ -2211,6 +2254,7 @@ FAMILIES = {
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan,),
+    "rows": (core.RowsConvPlan,),
     "subpixel": (core.SubpixelPlan,),
     "merged": (core.MergedPlan,),
 }
@@ -2254,7 +2298,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, direct, hopper, mma, narrow, col2im, subpixel, merged"
+    names = "gather, depthwise, direct, hopper, mma, narrow, col2im, rows, subpixel, merged"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)
@@ -2313,7 +2357,8 @@ def test_errors_reach_python() -> None:
 
 def _chosen(one: Case, mode: str, layout: str, direction: str, families: str = "", peak_bandwidth: float = 0) -> str:
     """The plan that arithmetic takes, as explain names it; on an H200 unless the memory's bandwidth is told."""
-    dtype, memory = ("bfloat16" if mode == "bf16" else "float32"), ("contiguous" if layout == "nchw" else layout)
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(mode, "float32")
+    memory = "contiguous" if layout == "nchw" else layout
     problem = problem_of(one, direction, dtype, memory)
     problem.allow_tf32 = mode == "tf32"
     device = core.Device()
@@ -2389,6 +2434,32 @@ def test_chosen_plans_with_results_copied_are_near_the_quickest_timed() -> None:
     assert sum(map(len, ratios.values())) > 0.95 * len(timed["rows"])
     assert 1 < np.exp(np.log(ratios["bf16"]).mean()) < 1.05
     assert 1 < np.exp(np.log(ratios["tf32"]).mean()) < 1.06
+
+
+@pytest.mark.parametrize("gpu", list(PEAK_BANDWIDTH))
+def test_chosen_tiles_of_the_rows_family_are_near_the_quickest_timed(gpu: str) -> None:
+    """Forward in NCHW on an H100 and an H200; where the family is chosen it is quicker than the others in the mean."""
+    timed = _timed(f"{gpu.lower()}_rows_plans")
+    layers = {one["name"]: one for one in (*KERNELBENCH, *timed["cases"].values())}
+    others = ",".join(family for family in FAMILIES if family != "rows")
+    losses: dict[tuple[str, str], float] = {}
+    gains: dict[tuple[str, str], float] = {}
+    for row in timed["rows"]:
+        setting = row["case"], row["mode"]
+        call = layers[row["case"]], row["mode"], row["layout"], row["direction"]
+        known = {plan: ms for plan, _, ms in row["plans"]}
+        own = known.get(_chosen(*call, "rows", PEAK_BANDWIDTH[gpu]))
+        if own is not None:
+            losses[setting] = own / min(ms for plan, ms in known.items() if plan.startswith("rows family"))
+        chosen, other = (_chosen(*call, families, PEAK_BANDWIDTH[gpu]) for families in ("", others))
+        if chosen.startswith("rows family") and {chosen, other} <= known.keys():
+            gains[setting] = known[other] / known[chosen]
+    assert len(losses) > 25
+    assert len(gains) > 15
+    assert 1 < np.exp(np.log([*losses.values()]).mean()) < 1.04
+    assert np.exp(np.log([*gains.values()]).mean()) > 1.15
+    assert max(losses[case, mode] for case in ("kb1_75", "kb1_81") for mode in ("bf16", "tf32")) < 1.06
+    assert min(gains[case, mode] for case in ("kb1_75", "kb1_81") for mode in ("bf16", "tf32", "fp16")) > 1.05
 
 
 def test_chosen_narrow_tiles_are_near_the_quickest_timed() -> None:

@@ -17,6 +17,7 @@
 #include "../narrow_plan.h"
 #include "../operands.h"
 #include "../problem.h"
+#include "../rows_plan.h"
 
 namespace deconv {
 
@@ -77,5 +78,8 @@ cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& pla
 template <class T, int kParts>
 cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
+template <class T>
+cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, const Operands& operands,
+                             cudaStream_t stream);
 
 }  // namespace deconv

@@ -17,7 +17,7 @@ PAGES = [HERE.parent / "performance.md", HERE.parent / "performance_notes.md"]
 GRADIENTS = ("grad_input", "grad_weight")
 LAYOUTS = ("nchw", "channels_last")
 MODES = {"tf32": "TF32", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32, strict"}
-FAMILIES = ("hopper", "narrow", "col2im", "depthwise", "direct", "subpixel", "merged", "gather", "mma")
+FAMILIES = ("hopper", "narrow", "col2im", "rows", "depthwise", "direct", "subpixel", "merged", "gather", "mma")
 # The reports of the first version, which had no tensor cores.
 FIRST = {
     ("bf16", "nchw"): "h200_first_bf16",
