@@ -8,6 +8,7 @@
 
 #include "correlation.h"
 #include "plan_arithmetic.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -43,12 +44,6 @@ constexpr double kLaunchMs = 0.00307;
 constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
 constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
 
-// Groups with as many channels on both sides fill the tiles of other families; with fewer operations launches decide.
-bool is_dense(const Problem& problem) {
-  const int64_t channels = std::min(problem.in_channels_per_group(), problem.out_channels_per_group());
-  return (channels >= 64 && problem.flops() >= 1e9) || (channels >= 32 && problem.flops() >= 1e10);
-}
-
 int count_bits(uint64_t bits) { return static_cast<int>(std::bitset<64>(bits).count()); }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -56,7 +51,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (problem.direction == Direction::kGradWeight) return "serves forward and grad_input";
   if (problem.dtype == DType::kFloat64) return "has no float64";
   if (std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) == 1) return "depthwise";
-  if (is_dense(problem)) return "has channels enough on both sides for other families";
+  if (fills_large_tiles(problem)) return "has channels enough on both sides for other families";
   const Tensor4& source = correlation(problem).source;
   int64_t reach = 0;
   for (int i = 0; i < 4; ++i) {

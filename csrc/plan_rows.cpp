@@ -7,12 +7,13 @@
 
 #include "correlation.h"
 #include "plan_arithmetic.h"
+#include "tensor_core_problem.h"
 
 namespace deconv {
 namespace {
 
-constexpr int kMultiprocessorShared = 227 << 10;  // bytes, less 1 KiB a block
-constexpr int kSchedulers = 4;                    // of a multiprocessor
+constexpr int kSchedulers = 4;          // of a multiprocessor
+constexpr int kBlockShared = 1 << 10;  // bytes that a block takes besides; a multiprocessor has those of the largest
 
 // Fitted to 4,697 timings on an H100 and an H200 (100 layers in bfloat16 and TF32, forward) so that the quickest tiles
 // come first and have their time, those of kb1_75 and kb1_81 before all (docs/performance_notes.md).
@@ -34,19 +35,13 @@ constexpr int kFewPlanes = 16;
 constexpr double kApart = 0.39, kApartAlone = 0.57;
 constexpr double kLaunchMs = 0.003;
 
-// Groups with as many channels on both sides fill the tiles of other families.
-bool is_dense(const Problem& problem) {
-  const int64_t channels = std::min(problem.in_channels_per_group(), problem.out_channels_per_group());
-  return (channels >= 64 && problem.flops() >= 1e9) || (channels >= 32 && problem.flops() >= 1e10);
-}
-
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
   if (problem.direction == Direction::kGradWeight) return "serves forward and grad_input";
   if (problem.dtype == DType::kFloat64) return "has no float64";
   if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) return "has no strict float32";
   if (std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) == 1) return "depthwise";
-  if (is_dense(problem)) return "has channels enough on both sides for other families";
+  if (fills_large_tiles(problem)) return "has channels enough on both sides for other families";
   const Correlation c = correlation(problem);
   if (c.source.numel() == 0 || c.result.numel() == 0) return "nothing to compute";
   if (c.result.stride[3] != 1 && c.result.size[3] > 1) return "takes results whose columns are adjacent";
@@ -179,15 +174,19 @@ class Candidates {
     const int64_t stage = bands * 8 * p.channel_tiles * stage_pitch;
     const int64_t tables = 4 * int64_t{rows_table_size(0, h_.geometry.phases() * w_.geometry.phases())} + 16 * entries_;
     const int64_t all = weights + source + stage + tables;
-    if (entries_ == 0 || all > device_.shared_bytes_per_block || int64_t{p.units} * p.pitch >= 1 << 20) return false;
+    const int64_t places = int64_t{h_.geometry.kernel} * w_.geometry.kernel * units_;  // of the weights: int32
+    if (entries_ == 0 || all > device_.shared_bytes_per_block || int64_t{p.units} * p.pitch >= 1 << 20 ||
+        places > INT32_MAX) {
+      return false;
+    }
     p.entries = static_cast<int>(entries_);
     p.stage_pitch = static_cast<int>(stage_pitch);
     p.source_at = static_cast<int>(weights);
     p.stage_at = static_cast<int>(weights + source);
     p.tables_at = static_cast<int>(weights + source + stage);
     p.shared_bytes = static_cast<int>(all);
-    p.blocks_per_multiprocessor = static_cast<int>(
-        std::min<int64_t>(kMultiprocessorShared / (all + 1024), kRowsMostWarps / p.warps()));
+    p.blocks_per_multiprocessor = static_cast<int>(std::min<int64_t>(
+        (device_.shared_bytes_per_block + kBlockShared) / (all + kBlockShared), kRowsMostWarps / p.warps()));
     return p.blocks_per_multiprocessor >= 1;
   }
 
@@ -212,8 +211,9 @@ uint32_t rows_idle_phases(const AxisGeometry& axis) {
 
 bool rows_takes_quads(const Problem& problem) {
   const auto& [size, stride] = correlation(problem).source;
-  const auto fits = [](int64_t number) { return number % 4 == 0; };
-  return stride[3] == 1 && fits(size[3]) && fits(stride[0]) && fits(stride[1]) && fits(stride[2]);
+  // A stride along which there is one element alone says nothing.
+  const auto fits = [&, &size = size, &stride = stride](int axis) { return size[axis] == 1 || stride[axis] % 4 == 0; };
+  return stride[3] == 1 && size[3] % 4 == 0 && fits(0) && fits(1) && fits(2);
 }
 
 std::string describe(const RowsConvPlan& plan, DType) {

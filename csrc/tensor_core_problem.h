@@ -1,6 +1,7 @@
 // What the families on tensor cores ask of a problem.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "problem.h"
@@ -14,6 +15,12 @@ inline std::string in_channels_refusal(const Problem& problem) {
   if (problem.in_channels_per_group() >= least_in_channels(problem)) return "";
   return "takes at least " + std::to_string(least_in_channels(problem)) +
          (problem.groups > 1 ? " input channels a group" : " input channels");
+}
+
+// Groups with as many channels on both sides fill large tiles; with fewer operations launches decide.
+inline bool fills_large_tiles(const Problem& problem) {
+  const int64_t channels = std::min(problem.in_channels_per_group(), problem.out_channels_per_group());
+  return (channels >= 64 && problem.flops() >= 1e9) || (channels >= 32 && problem.flops() >= 1e10);
 }
 
 // Why they refuse it, or nothing.

@@ -119,7 +119,7 @@ class ConvBlock {
   __device__ __forceinline__ int* starts() const { return tables() + 4 * plan.entries; }
 
   __device__ __forceinline__ void prepare_tables() const {
-    // Where the source's rows will be: what each phase of either axis has.
+    // Where rows of the source and the result will be: what each phase of either axis has.
     AxisTaps* const of_axis = reinterpret_cast<AxisTaps*>(memory + plan.source_at);
     const int heights = p.axis[0].phases(), widths = p.axis[1].phases(), phases = heights * widths;
     for (int i = threadIdx.x; i < heights + widths; i += blockDim.x) {

@@ -10,7 +10,7 @@ namespace deconv::rows_family {
 
 template <class T>
 struct ConvParams {
-  const T* source;  // (batch, source channels, source height, source width), columns adjacent
+  const T* source;  // (batch, source channels, source height, source width), any strides
   const T* weight;
   const T* bias;  // (result channels) or null
   T* result;      // (batch, result channels, result height, result width), columns adjacent
