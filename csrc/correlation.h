@@ -33,6 +33,13 @@ inline Correlation correlation(const Problem& problem) {
   return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
 }
 
+// Columns are adjacent, and four of them, from a multiple of four on, lie inside the image or outside and are one
+// aligned load, given an aligned base. A stride along which there is one element alone says nothing.
+inline bool packs_four_columns(const Tensor4& tensor) {
+  const auto packs = [&](int axis) { return tensor.size[axis] == 1 || tensor.stride[axis] % 4 == 0; };
+  return tensor.stride[3] == 1 && tensor.size[3] % 4 == 0 && packs(0) && packs(1) && packs(2);
+}
+
 // Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does. A
 // stride along which there is one element alone says nothing.
 inline bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {

@@ -170,10 +170,7 @@ class Candidates {
 
   // Columns are adjacent, and four of them never lie half inside the image.
   bool takes_quads(const NarrowConvPlan& p) const {
-    const auto& [size, stride] = c_.source;
-    const auto fits = [](int64_t number) { return number % 4 == 0; };
-    return stride[3] == 1 && fits(size[3]) && fits(stride[0]) && fits(stride[1]) && fits(stride[2]) &&
-           w_.geometry.source_step() == 1 && p.planes_w == 1 && fits(p.tile.w);
+    return packs_four_columns(c_.source) && w_.geometry.source_step() == 1 && p.planes_w == 1 && p.tile.w % 4 == 0;
   }
 
   // Positions at which the phases of each row group have taps.

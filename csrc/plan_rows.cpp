@@ -108,7 +108,7 @@ class Candidates {
       p.channel_blocks = static_cast<int>(ceil_div(problem_.groups, p.groups));
       if (p.groups * p.bands != bands) return std::nullopt;
     }
-    if (p.warps() > kRowsMostWarps || p.shifts_h >= kRowsMostSourceRows) return std::nullopt;
+    if (p.warps() > kRowsMostWarps || h_.shifts >= kRowsMostSourceRows) return std::nullopt;
     p.units = units_;
     p.origin_h = h_.origin, p.origin_w = w_.origin;
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
@@ -172,7 +172,7 @@ class Candidates {
     int64_t stage_pitch = round_up(int64_t{p.columns()} * w_.geometry.result_step() * element_, 16) + 16;
     if (stage_pitch / 16 % 2 == 0) stage_pitch += 16;
     const int64_t stage = bands * 8 * p.channel_tiles * stage_pitch;
-    const int64_t tables = 4 * int64_t{rows_table_size(0, h_.geometry.phases() * w_.geometry.phases())} + 16 * entries_;
+    const int64_t tables = 4 * rows_table_size(entries_, h_.geometry.phases() * w_.geometry.phases());
     const int64_t all = weights + source + stage + tables;
     const int64_t places = int64_t{h_.geometry.kernel} * w_.geometry.kernel * units_;  // of the weights: int32
     if (entries_ == 0 || all > device_.shared_bytes_per_block || int64_t{p.units} * p.pitch >= 1 << 20 ||
@@ -207,13 +207,6 @@ uint32_t rows_idle_phases(const AxisGeometry& axis) {
     if (axis_taps(axis, phase, 0).count == 0) idle |= 1u << phase;
   }
   return idle;
-}
-
-bool rows_takes_quads(const Problem& problem) {
-  const auto& [size, stride] = correlation(problem).source;
-  // A stride along which there is one element alone says nothing.
-  const auto fits = [&, &size = size, &stride = stride](int axis) { return size[axis] == 1 || stride[axis] % 4 == 0; };
-  return stride[3] == 1 && size[3] % 4 == 0 && fits(0) && fits(1) && fits(2);
 }
 
 std::string describe(const RowsConvPlan& plan, DType) {

@@ -18,7 +18,4 @@ std::string describe(const RowsConvPlan& plan, DType dtype);
 // Bits of the phases without taps.
 uint32_t rows_idle_phases(const AxisGeometry& axis);
 
-// Four columns of the source never lie half inside the image, and are one aligned load, given an aligned base.
-bool rows_takes_quads(const Problem& problem);
-
 }  // namespace deconv

@@ -38,6 +38,6 @@ struct RowsConvPlan {
 };
 
 // Integers of the tables: of each entry two places in shared memory and two taps, then where each list begins.
-constexpr int rows_table_size(int entries, int phases) { return 4 * entries + phases + 1; }
+constexpr int64_t rows_table_size(int64_t entries, int phases) { return 4 * entries + phases + 1; }
 
 }  // namespace deconv

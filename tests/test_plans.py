@@ -2028,6 +2028,17 @@ def test_a_bias_in_blocks_is_told() -> None:
     assert text in core.explain(problem, families="subpixel,hopper")
 
 
+def test_rows_plans_reach_as_far_as_their_lists_say() -> None:
+    """An entry of a list has 8 bits for the source row."""
+    for kernel, serves in ((126, True), (127, False), (300, False)):
+        one = case("tall", 1, 8, 400, 16, 8, (kernel, 1), (1, 2))
+        plan = core.make_plan(problem_of(one, "forward", "bfloat16"), families="rows")
+        assert isinstance(plan.tile, core.RowsConvPlan) == serves
+        if serves:
+            _check_plan(one, "forward", "bfloat16", "contiguous", 132, "rows")
+            assert plan.tile.slots <= 127
+
+
 def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)

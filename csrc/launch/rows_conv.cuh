@@ -29,19 +29,17 @@ cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, c
   p.by_tiles = divide_by(plan.groups * plan.bands * plan.channel_tiles);
   p.by_group_tiles = divide_by(plan.bands * plan.channel_tiles);
   p.by_kernel_w = divide_by(p.axis[1].kernel);
-  p.vector_source = rows_takes_quads(problem) && is_aligned(p.source, 4 * sizeof(T));
+  p.vector_source = packs_four_columns(correlation(problem).source) && is_aligned(p.source, 4 * sizeof(T));
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, 32 * plan.warps(), plan.shared_bytes, stream, p);
   };
   using rows_family::conv_kernel;
   using rows_family::ConvConfig;
-  switch (8 * plan.channel_tiles + plan.pixel_tiles) {
-    case 9: return launch_with(conv_kernel<ConvConfig<T, 1, 1>>);
-    case 10: return launch_with(conv_kernel<ConvConfig<T, 2, 1>>);
-    case 12: return launch_with(conv_kernel<ConvConfig<T, 4, 1>>);
-    case 17: return launch_with(conv_kernel<ConvConfig<T, 1, 2>>);
-    case 18: return launch_with(conv_kernel<ConvConfig<T, 2, 2>>);
-    case 20: return launch_with(conv_kernel<ConvConfig<T, 4, 2>>);
+  const bool wide = plan.channel_tiles == 2;
+  switch (plan.pixel_tiles) {
+    case 1: return wide ? launch_with(conv_kernel<ConvConfig<T, 1, 2>>) : launch_with(conv_kernel<ConvConfig<T, 1, 1>>);
+    case 2: return wide ? launch_with(conv_kernel<ConvConfig<T, 2, 2>>) : launch_with(conv_kernel<ConvConfig<T, 2, 1>>);
+    case 4: return wide ? launch_with(conv_kernel<ConvConfig<T, 4, 2>>) : launch_with(conv_kernel<ConvConfig<T, 4, 1>>);
   }
   return cudaErrorInvalidValue;
 }
