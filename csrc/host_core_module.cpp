@@ -700,6 +700,8 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("pixel_tiles", &RowsConvPlan::pixel_tiles)
       .def_readonly("channel_tiles", &RowsConvPlan::channel_tiles)
       .def_readonly("warps_w", &RowsConvPlan::warps_w)
+      .def_readonly("row_lanes", &RowsConvPlan::row_lanes)
+      .def_readonly("rows_at_once", &RowsConvPlan::rows_at_once)
       .def_readonly("groups", &RowsConvPlan::groups)
       .def_readonly("bands", &RowsConvPlan::bands)
       .def_readonly("group_blocks", &RowsConvPlan::group_blocks)

@@ -12,28 +12,34 @@
 namespace deconv {
 namespace {
 
-constexpr int kSchedulers = 4;          // of a multiprocessor
+constexpr int kSchedulers = 4;  // of a multiprocessor
 constexpr int kBlockShared = 1 << 10;  // bytes that a block takes besides; a multiprocessor has those of the largest
+constexpr int kFewestRowLanes = 8;     // that store a row together
+constexpr double kLanesTaken = 1.25;   // a row's bytes by its lanes': few beyond are no reason for more
 
-// Fitted to 4,697 timings on an H100 and an H200 (100 layers in bfloat16 and TF32, forward) so that the quickest tiles
-// come first and have their time, those of kb1_75 and kb1_81 before all (docs/performance_notes.md).
+// Fitted to 7,633 timings on an H100 (121 layers in bfloat16 and TF32, forward) and an H200 (45), so that the quickest
+// tiles come first and have their time, those of kb1_75 and kb1_81 before all (docs/performance_notes.md).
 // Cycles of a scheduler for a warp: of a step; of four columns of a unit by 32 lanes; of a band's row with taps, and of
-// a phase of the width of it; of an entry of a list; of a lane's sum; of a channel's row that is stored.
-constexpr double kStep = 4.7, kLoad = 2250, kRow = 9.2, kPhase = 5.2;
-constexpr double kEntry = 0.4, kChannelTile = 0.2, kPixelTile = 0.2, kProduct = 0.16, kSum = 0.7;
-constexpr double kStoredRow = 116, kStore = 0.52, kFill = 0.39;
+// a phase of the width of it; of an entry of a list; of a lane's sum; of the rows that are stored at once, and of one
+// of them whose ends are parts of 16 bytes.
+constexpr double kStep = 4.0, kLoad = 1500, kRow = 6.1, kPhase = 3.9;
+constexpr double kEntry = 0.34, kChannelTile = 0.15, kPixelTile = 0.15, kProduct = 0.118, kSum = 0.66;
+constexpr double kStoredRows = 18.8, kStore = 0.39, kFill = 0.3, kEnds = 1.14;
 // Cycles that a warp waits for what it asked for, where no other warp has something to do.
-constexpr double kStepLatency = 593, kLoadLatency = 94, kRowLatency = 92, kPhaseLatency = 238;
-constexpr double kMeeting = 281;  // of a row, for each warp of a band
-constexpr double kEntryLatency = 54, kStoredRowLatency = 167, kStoreLatency = 132;
+constexpr double kStepLatency = 1260, kLoadLatency = 206, kRowLatency = 213, kPhaseLatency = 238;
+constexpr double kMeeting = 258;  // of a row, for each warp of a band
+constexpr double kEntryLatency = 61.8, kStoredRowsLatency = 98.2, kStoreLatency = 72.3, kEndsLatency = 207;
 constexpr double kTogether = 4;  // the norm in which a step's work and its waits add
-constexpr double kBlock = 13200, kPackTile = 1140;  // cycles; of 8 channels of an entry by one warp
-constexpr double kRaggedRow = 60;  // bytes that a row costs memory besides, whose ends are parts of sectors
-constexpr double kPlanes = 0.063;  // of memory's time, for each doubling of the planes that a multiprocessor writes to
+// Cycles before the first step: of a block, of a warp alone, for each block beside it; of 8 channels of an entry by one
+// warp.
+constexpr double kBlock = 3770, kBlockWarp = 2060, kBlockBeside = 3050, kPackTile = 545;
+constexpr double kRaggedRow = 12.6;  // bytes that a row costs memory besides, whose ends are parts of sectors
+constexpr double kPlanes = 0.067;  // of memory's time, for each doubling of the planes that a multiprocessor writes to
 constexpr int kFewPlanes = 16;
 // Of the shorter of memory's time and the multiprocessors': added, by several blocks and by one that is in step.
-constexpr double kApart = 0.39, kApartAlone = 0.57;
+constexpr double kApart = 0.367, kApartAlone = 0.559;
 constexpr double kLaunchMs = 0.003;
+constexpr double kOnePhase = 1.5;  // by hand: no layer without phases of the width was timed
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
@@ -108,7 +114,7 @@ class Candidates {
       p.channel_blocks = static_cast<int>(ceil_div(problem_.groups, p.groups));
       if (p.groups * p.bands != bands) return std::nullopt;
     }
-    if (p.warps() > kRowsMostWarps || h_.shifts >= kRowsMostSourceRows) return std::nullopt;
+    if (p.warps() > kRowsMostWarps) return std::nullopt;
     p.units = units_;
     p.origin_h = h_.origin, p.origin_w = w_.origin;
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
@@ -118,6 +124,9 @@ class Candidates {
     p.heights = h_.geometry.phase_size(0);
     p.tiles_w = static_cast<int>(ceil_div(w_.geometry.phase_size(0), p.columns()));
     p.steps = int64_t{p.channel_blocks} * problem_.batch * p.tiles_w * p.heights;
+    while (p.row_lanes > kFewestRowLanes && row_bytes(p) <= kLanesTaken * kRowsPieceBytes * p.row_lanes / 2) {
+      p.row_lanes /= 2, p.rows_at_once *= 2;
+    }
     if (!choose_memory(p)) return std::nullopt;
     p.blocks = std::min<int64_t>(int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor, p.steps);
     return p;
@@ -126,8 +135,9 @@ class Candidates {
   double estimate_ms(const RowsConvPlan& p) const {
     const double warps = p.warps(), bands = p.groups * p.bands, band = 8.0 * p.channel_tiles;
     const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
-    const double row_bytes = std::min<double>(p.columns() * widths, c_.result.size[3]) * element_;
-    const double stores = std::ceil(row_bytes / kRowsWarpBytes);
+    const bool even = stores_even_rows(p);
+    const double stores = std::ceil((row_bytes(p) + (even ? 0 : kRowsPieceBytes - 1.0)) /
+                                    (kRowsPieceBytes * p.row_lanes));
     const double loads = ceil_div(int64_t{p.groups} * p.units * (p.pitch / 4), 32);
     // Of a step, all warps together.
     const double entry = kEntry + kChannelTile * p.channel_tiles +
@@ -135,7 +145,8 @@ class Candidates {
     const double sums = 4.0 * p.pixel_tiles * p.channel_tiles * kSum;
     const double computed = warps * (h_.actives * (kRow + w_.actives * (kPhase + sums)) + p.entries * entry);
     const double filled = w_.actives < widths ? h_.actives * kFill * (1 + stores) : 0;
-    const double stored = bands * band * (heights * (kStoredRow + stores * kStore) + filled);
+    const double stored = bands * band / p.rows_at_once * (heights * (kStoredRows + stores * kStore) + filled) +
+                          (even ? 0 : bands * band * heights * kEnds);
     const double work = warps * kStep + loads * kLoad + computed + stored;
 
     const double steps = std::ceil(static_cast<double>(p.steps) / p.blocks);
@@ -146,9 +157,12 @@ class Candidates {
     const double wait = kStepLatency + own_loads * kLoadLatency +
                         h_.actives * (kRowLatency + p.warps_w * kMeeting + w_.actives * kPhaseLatency) +
                         p.entries * kEntryLatency * std::max(1.0, p.pixel_tiles * p.channel_tiles / 4.0) +
-                        own_rows * heights * (kStoredRowLatency + stores * kStoreLatency);
+                        own_rows * heights *
+                            ((kStoredRowsLatency + stores * kStoreLatency) / p.rows_at_once +
+                             (even ? 0 : kEndsLatency));
     const double step = std::pow(std::pow(issue, kTogether) + std::pow(wait, kTogether), 1 / kTogether);
-    const double setup = kBlock + p.entries * bands * p.channel_tiles / warps * kPackTile +
+    const double setup = kBlock + kBlockWarp / warps + kBlockBeside * resident +
+                         p.entries * bands * p.channel_tiles / warps * kPackTile +
                          p.shifts_h * own_loads * kLoadLatency;
     const double compute = (steps * step + setup) / kClock;
 
@@ -160,10 +174,20 @@ class Candidates {
                            (ragged ? rows * (kRaggedRow + device_.partial_run_bytes) : 0)) /
                           device_.bandwidth;
     const double apart = resident > 1 ? kApart : kApartAlone;
-    return 1e3 * (std::max(compute, memory) + apart * std::min(compute, memory)) + kLaunchMs;
+    const double both = std::max(compute, memory) + apart * std::min(compute, memory);
+    return 1e3 * (widths == 1 ? kOnePhase : 1) * both + kLaunchMs;
   }
 
  private:
+  // Of a row of the result, those of a tile.
+  int64_t row_bytes(const RowsConvPlan& p) const {
+    return std::min<int64_t>(p.columns() * w_.geometry.phases(), c_.result.size[3]) * element_;
+  }
+  // Whether they begin and end with pieces, if the result does and its rows follow each other.
+  bool stores_even_rows(const RowsConvPlan& p) const {
+    return c_.result.size[3] * element_ % kRowsPieceBytes == 0 &&
+           (p.tiles_w == 1 || int64_t{p.columns()} * w_.geometry.phases() * element_ % kRowsPieceBytes == 0);
+  }
   bool choose_memory(RowsConvPlan& p) const {
     const int64_t bands = int64_t{p.groups} * p.bands;
     const int64_t weights = entries_ * bands * p.channel_tiles * 256;
@@ -172,13 +196,9 @@ class Candidates {
     int64_t stage_pitch = round_up(int64_t{p.columns()} * w_.geometry.result_step() * element_, 16) + 16;
     if (stage_pitch / 16 % 2 == 0) stage_pitch += 16;
     const int64_t stage = bands * 8 * p.channel_tiles * stage_pitch;
-    const int64_t tables = 4 * rows_table_size(entries_, h_.geometry.phases() * w_.geometry.phases());
+    const int64_t tables = rows_table_bytes(entries_, h_.geometry.phases() * w_.geometry.phases());
     const int64_t all = weights + source + stage + tables;
-    const int64_t places = int64_t{h_.geometry.kernel} * w_.geometry.kernel * units_;  // of the weights: int32
-    if (entries_ == 0 || all > device_.shared_bytes_per_block || int64_t{p.units} * p.pitch >= 1 << 20 ||
-        places > INT32_MAX) {
-      return false;
-    }
+    if (entries_ == 0 || all > device_.shared_bytes_per_block) return false;
     p.entries = static_cast<int>(entries_);
     p.stage_pitch = static_cast<int>(stage_pitch);
     p.source_at = static_cast<int>(weights);

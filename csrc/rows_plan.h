@@ -6,16 +6,16 @@
 namespace deconv {
 
 inline constexpr int kRowsUnitBytes = 16;    // channels of one pixel that a product takes as half of its depth
+inline constexpr int kRowsPieceBytes = 16;   // of a result row that a lane stores at once
 inline constexpr int kRowsMostWarps = 16;    // of a block, and of a multiprocessor: by their registers
 inline constexpr int kRowsMostPhases = 32;   // along one axis: bits of a word
-inline constexpr int kRowsMostSourceRows = 127;  // in shared memory: an entry of a list has 8 bits for them
-inline constexpr int kRowsWarpBytes = 512;   // of a row that a warp stores at once
 
 // Forward and grad_input (kernels/rows/conv.cuh has the meaning).
 struct RowsConvPlan {
   int pixel_tiles = 1;    // of 16 pixels of one warp: 1, 2 or 4
   int channel_tiles = 1;  // of 8 result channels: 1 or 2; as many are a band
   int warps_w = 1;        // warps that share a row of each channel of a band
+  int row_lanes = 32, rows_at_once = 1;  // lanes that store a row together, and rows that a warp so stores at once
   int groups = 1, bands = 1;  // of a block: whole groups, or bands of one group
   int group_blocks = 1;       // blocks of bands that a group has
   int channel_blocks = 1;     // of all groups
@@ -37,7 +37,7 @@ struct RowsConvPlan {
   constexpr int columns() const { return 16 * pixel_tiles * warps_w; }  // pixels of a tile
 };
 
-// Integers of the tables: of each entry two places in shared memory and two taps, then where each list begins.
-constexpr int64_t rows_table_size(int64_t entries, int phases) { return 4 * entries + phases + 1; }
+// Bytes of the tables: of each half of an entry two places, 8 bytes and 4, and its unit; then where each list begins.
+constexpr int64_t rows_table_bytes(int64_t entries, int phases) { return 2 * entries * (8 + 4 + 4) + 4 * (phases + 1); }
 
 }  // namespace deconv

@@ -543,6 +543,8 @@ ROWS = [
     ("forward", case("odd", 1, 5, 6, 33, 9, 2, 2)),
     ("forward", case("many_taps", 1, 8, 4, 10, 3, (9, 3), (3, 4), (4, 1))),
     ("forward", case("across", 2, 12, 3, 21, 20, (3, 4), (1, 4), (1, 1), (0, 2))),
+    ("forward", case("tall", 1, 8, 132, 3, 8, (130, 1), (1, 2))),
+    ("forward", case("even", 2, 32, 5, 28, 32, 3, 2, 1, 1, g=2)),
     ("grad_input", case("gradient", 1, 20, 6, 18, 12, 3, 1, 1)),
 ]
 

@@ -730,8 +730,8 @@ def test_weights_in_place_in_forward(case: tuple[Any, ...], result: str, dtype: 
 MIXING = [
     (32, 32, 1, 3, 1, (65, 130), "in 2x"),
     (256, 256, 32, 3, 1, (33, 45), "groups merged"),
-    (256, 256, 32, 4, 2, (33, 45), "groups merged"),
-    (96, 144, 8, 3, 2, (33, 45), "groups merged"),
+    (512, 512, 16, 4, 2, (33, 45), "groups merged"),
+    (160, 200, 8, 4, 2, (33, 45), "groups merged"),
     (64, 64, 1, 4, 2, (65, 64), "2 phases"),
 ]
 

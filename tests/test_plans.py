@@ -1463,6 +1463,9 @@ def _check_rows_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
     assert plan.columns == 16 * plan.pixel_tiles * plan.warps_w
     assert plan.warps == plan.groups * plan.bands * plan.warps_w <= 16
     assert plan.warps * plan.blocks_per_multiprocessor <= 16
+    # A warp's lanes are shared out among the rows that it stores at once.
+    assert plan.row_lanes in (8, 16, 32)
+    assert plan.row_lanes * plan.rows_at_once == 32
     assert plan.heights == axes[0].phase_size(0)
     assert plan.steps == plan.heights * plan.tiles_w * one["n"] * plan.channel_blocks >= plan.blocks > 0
     # Units of 16 bytes of channels, two of them an entry.
@@ -1480,8 +1483,9 @@ def _check_rows_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
     assert plan.stage_pitch >= plan.columns * (one["s"][1] if direction == "forward" else 1) * size + 16
     assert plan.stage_pitch % 32 == 16
     assert plan.tables_at == plan.stage_at + bands * band * plan.stage_pitch
-    tables = 4 * plan.entries + axes[0].phases() * axes[1].phases() + 1
-    assert plan.tables_at + 4 * tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    tables = 32 * plan.entries + 4 * (axes[0].phases() * axes[1].phases() + 1)
+    assert plan.tables_at % 8 == 0
+    assert plan.tables_at + tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
 
 
 def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout: str) -> None:
@@ -2028,15 +2032,27 @@ def test_a_bias_in_blocks_is_told() -> None:
     assert text in core.explain(problem, families="subpixel,hopper")
 
 
-def test_rows_plans_reach_as_far_as_their_lists_say() -> None:
-    """An entry of a list has 8 bits for the source row."""
-    for kernel, serves in ((126, True), (127, False), (300, False)):
-        one = case("tall", 1, 8, 400, 16, 8, (kernel, 1), (1, 2))
+def test_rows_plans_reach_as_far_as_shared_memory() -> None:
+    """Taps may be as many source rows apart as fit."""
+    for kernel, serves in ((127, True), (300, True), (2000, False)):
+        one = case("tall", 1, 8, 2000, 16, 8, (kernel, 1), (1, 2))
         plan = core.make_plan(problem_of(one, "forward", "bfloat16"), families="rows")
         assert isinstance(plan.tile, core.RowsConvPlan) == serves
         if serves:
             _check_plan(one, "forward", "bfloat16", "contiguous", 132, "rows")
-            assert plan.tile.slots <= 127
+            assert plan.tile.slots == kernel + 1
+
+
+def test_rows_of_short_results_are_stored_some_at_once() -> None:
+    """As many lanes a row as have something to store."""
+    known = set()
+    for width in (8, 20, 21, 40, 41, 300):
+        problem = problem_of(case("short", 4, 8, 8, width, 16, 2, 2), "forward", "bfloat16")
+        for plan in core.candidates(problem, core.Device(), "rows"):
+            row_bytes = min(2 * plan.tile.columns, 2 * width) * 2
+            assert plan.tile.row_lanes == next(n for n in (8, 16, 32) if n == 32 or row_bytes <= 1.25 * 16 * n)
+            known.add(plan.tile.row_lanes)
+    assert known == {8, 16, 32}
 
 
 def test_narrow_plans_keep_within_shared_memory() -> None:

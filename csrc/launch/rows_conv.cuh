@@ -28,7 +28,6 @@ cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, c
   p.by_units = divide_by(plan.units);
   p.by_tiles = divide_by(plan.groups * plan.bands * plan.channel_tiles);
   p.by_group_tiles = divide_by(plan.bands * plan.channel_tiles);
-  p.by_kernel_w = divide_by(p.axis[1].kernel);
   p.vector_source = packs_four_columns(correlation(problem).source) && is_aligned(p.source, 4 * sizeof(T));
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, 32 * plan.warps(), plan.shared_bytes, stream, p);

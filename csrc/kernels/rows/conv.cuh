@@ -114,9 +114,14 @@ class ConvBlock {
 
   // --- once a block: the lists of the phases ---
 
-  __device__ __forceinline__ int* tables() const { return reinterpret_cast<int*>(memory + plan.tables_at); }
-  __device__ __forceinline__ int* taps() const { return tables() + 2 * plan.entries; }
-  __device__ __forceinline__ int* starts() const { return tables() + 4 * plan.entries; }
+  // Of each entry's two halves: where its weights lie, from the first of a result channel on; where its pixels do in
+  // shared memory; and its unit, or -1. Then where each phase's entries begin.
+  __device__ __forceinline__ int64_t* weight_places() const {
+    return reinterpret_cast<int64_t*>(memory + plan.tables_at);
+  }
+  __device__ __forceinline__ int* places() const { return reinterpret_cast<int*>(weight_places() + 2 * plan.entries); }
+  __device__ __forceinline__ int* units() const { return places() + 2 * plan.entries; }
+  __device__ __forceinline__ int* starts() const { return units() + 2 * plan.entries; }
 
   __device__ __forceinline__ void prepare_tables() const {
     // Where rows of the source and the result will be: what each phase of either axis has.
@@ -144,14 +149,15 @@ class ConvBlock {
         const int row = h.first_shift + a * h.shift_step - plan.origin_h;
         for (int b = 0; b < w.count; ++b) {
           const int column = w.first_shift + b * w.shift_step - plan.origin_w;
-          const int tap = (h.first_tap + a * h.tap_step) * p.axis[1].kernel + w.first_tap + b * w.tap_step;
+          const int64_t tap = (h.first_tap + a * h.tap_step) * p.weight_h + (w.first_tap + b * w.tap_step) * p.weight_w;
           for (int unit = 0; unit < plan.units; ++unit, ++at) {
-            tables()[at] = (unit * plan.pitch + column) * kRowsUnitBytes | row << 24;
-            taps()[at] = tap * plan.units + unit;
+            weight_places()[at] = tap + unit * kUnit * p.weight_c;
+            places()[at] = row * slot_bytes() + (unit * plan.pitch + column) * kRowsUnitBytes;
+            units()[at] = unit;
           }
         }
       }
-      if (at % 2 != 0) tables()[at] = tables()[at - 1], taps()[at] = -1;
+      if (at % 2 != 0) weight_places()[at] = 0, places()[at] = places()[at - 1], units()[at] = -1;
     }
     __syncthreads();
   }
@@ -213,23 +219,23 @@ class ConvBlock {
   // [entry][8 channels][lane], a lane's operand.
   __device__ __forceinline__ void pack_weights() const {
     const int tiles = plan.groups * plan.bands * kChannelTiles, warps = blockDim.x / 32;
+    const int first_c = lane % 4 * (4 / kSize);  // of a unit's channels
 #pragma unroll 4
     for (int i = threadIdx.x / 32; i < plan.entries * tiles; i += warps) {
       const int entry = p.by_tiles.quotient(i), tile = i - entry * tiles;
       const int of_group = p.by_group_tiles.quotient(tile), group = group0 + of_group;
       const int m = m0 + (tile - of_group * plan.bands * kChannelTiles) * 8 + lane / 4;
       const bool exists = group < p.groups && m < p.result_channels;
-      const T* const of_m = p.weight + group * p.weight_group + m * p.weight_m;
+      const T* const of_lane = p.weight + group * p.weight_group + m * p.weight_m + first_c * p.weight_c;
       uint32_t word[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int place = taps()[2 * entry + k], tap = p.by_units.quotient(max(place, 0));
-        const int c = (place - tap * plan.units) * kUnit + lane % 4 * (4 / kSize), tap_h = p.by_kernel_w.quotient(tap);
-        const T* const from = of_m + tap_h * p.weight_h + (tap - tap_h * p.axis[1].kernel) * p.weight_w;
+        const int unit = units()[2 * entry + k], c = unit * kUnit + first_c;
+        const T* const from = of_lane + weight_places()[2 * entry + k];
         Pack<T, 4 / kSize> values{};
 #pragma unroll
         for (int j = 0; j < 4 / kSize; ++j) {
-          if (exists && place >= 0 && c + j < p.source_channels) values.value[j] = from[(c + j) * p.weight_c];
+          if (exists && unit >= 0 && c + j < p.source_channels) values.value[j] = from[j * p.weight_c];
         }
         word[k] = operand(*reinterpret_cast<const uint32_t*>(&values));
       }
@@ -254,6 +260,9 @@ class ConvBlock {
   }
   __device__ __forceinline__ static uint32_t low_address(const T* pointer) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
+  }
+  __device__ __forceinline__ static uint32_t low_byte(const unsigned char* pointer) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)) & 15;
   }
   __device__ __forceinline__ uint32_t plane_bytes() const { return static_cast<uint32_t>(p.result_m) * kSize; }
 
@@ -366,10 +375,13 @@ class ConvBlock {
     }
     if (p.idle[1] != 0) {
       __syncwarp();  // other lanes have read the ends of the row before
-      for (int channel = warp_w; channel < channels; channel += plan.warps_w) {
-        const uint32_t word = __shfl_sync(0xffffffffu, bias_word, channel);
+      const int of_row = lane * plan.rows_at_once / 32, step = plan.rows_at_once * plan.warps_w;
+      for (int first = warp_w; first < channels; first += step) {
+        const int channel = first + of_row * plan.warps_w;
+        const uint32_t word = __shfl_sync(0xffffffffu, bias_word, min(channel, kBand - 1));
+        if (channel >= channels) continue;
         const uint32_t to = shared_address(stage + channel * plan.stage_pitch);
-        for (int i = lane * 16; i < row_bytes + 15; i += kRowsWarpBytes) {
+        for (int i = (lane - of_row * plan.row_lanes) * 16; i < row_bytes + 15; i += 16 * plan.row_lanes) {
           store_shared_16(to + i, make_uint4(word, word, word, word));
         }
       }
@@ -383,12 +395,17 @@ class ConvBlock {
 #pragma unroll
       for (int k = 0; k < 2; ++k) to[i][k] = staged[i][k] + ((low[i][k] + of_row) & 15);
     }
-    float nothing = 0;  // NaN from the first sum on that is not finite
+    float nothing[2] = {};  // NaN from the first sum on that is not finite
     const int* const list = starts() + phase_h * widths;
+    int begin = list[0];
+    Walk walk{shared_address(places() + 2 * begin + lane / 16), weights + begin * weights_of_entry(),
+              slot * slot_bytes()};
     for (int phase_w = 0; phase_w < widths; ++phase_w) {
-      if (!(p.idle[1] >> phase_w & 1)) multiply(list[phase_w], list[phase_w + 1], phase_w, slot, to, nothing);
+      const int end = list[phase_w + 1];
+      if (end > begin) multiply(walk, end - begin, phase_w, to, nothing);
+      begin = end;
     }
-    if (__any_sync(0xffffffffu, !(nothing == 0))) {
+    if (__any_sync(0xffffffffu, !(nothing[0] + nothing[1] == 0))) {
       const int step = p.axis[1].result_step(), in_tile = warp_w * kPixels * step;
       repair(p, stage, low_address(row), n, group0 + band_group, m0 + band_m, channels, h, first_q * step + in_tile,
              kPixels * step, in_tile);
@@ -399,37 +416,44 @@ class ConvBlock {
         [&](uint32_t, int at) { return *reinterpret_cast<const T*>(stage + at); });
   }
 
-  __device__ __forceinline__ void multiply(int begin, int end, int phase_w, int slot, uint32_t (&to)[kChannelTiles][2],
-                                           float& nothing) const {
+  // Where a lane's next entry and its weights lie in shared memory, and the step's first row of the source.
+  struct Walk {
+    uint32_t entry, weight, slot;
+  };
+  __device__ __forceinline__ uint32_t weights_of_entry() const {
+    return plan.groups * plan.bands * kChannelTiles * 256;
+  }
+
+  // The sums of a phase, of the next `entries` entries, to the staged rows.
+  __device__ __forceinline__ void multiply(Walk& walk, int entries, int phase_w, const uint32_t (&to)[kChannelTiles][2],
+                                           float (&nothing)[2]) const {
     float sums[kPixelTiles][kChannelTiles][4];
-#pragma unroll
-    for (int i = 0; i < kPixelTiles; ++i) {
-#pragma unroll
-      for (int k = 0; k < kChannelTiles; ++k) {
-        sums[i][k][0] = sums[i][k][2] = bias[k][0], sums[i][k][1] = sums[i][k][3] = bias[k][1];
-      }
-    }
-    const uint32_t next = plan.groups * plan.bands * kChannelTiles * 256;
-    uint32_t entry_at = shared_address(tables() + 2 * begin + lane / 16), weight = weights + begin * next;
-#pragma unroll 2
-    for (int entry = begin; entry < end; ++entry, entry_at += 8, weight += next) {
-      const uint32_t place = load_shared_4(entry_at);
-      int row = slot + static_cast<int>(place >> 24);
-      if (row >= plan.slots) row -= plan.slots;
-      const uint32_t from = source + (place & 0xffffff) + row * slot_bytes();
+    const uint32_t slots_end = plan.slots * slot_bytes();
+    const auto take = [&](bool is_first) {
+      uint32_t place = walk.slot + load_shared_4(walk.entry);
+      if (place >= slots_end) place -= slots_end;
       uint2 w[kChannelTiles];
 #pragma unroll
-      for (int k = 0; k < kChannelTiles; ++k) w[k] = load_shared_8(weight + k * 256);
+      for (int k = 0; k < kChannelTiles; ++k) w[k] = load_shared_8(walk.weight + k * 256);
 #pragma unroll
       for (int i = 0; i < kPixelTiles; ++i) {
         uint32_t x[4];
-        load_matrices(x, from + i * 16 * kRowsUnitBytes);
+        load_matrices(x, source + place + i * 16 * kRowsUnitBytes);
 #pragma unroll
         for (int k = 0; k < kChannelTiles; ++k) {
+          if (is_first) {
+            sums[i][k][0] = sums[i][k][2] = bias[k][0], sums[i][k][1] = sums[i][k][3] = bias[k][1];
+          }
           multiply_add<T>(sums[i][k], make_uint4(x[0], x[1], x[2], x[3]), w[k].x, w[k].y);
         }
       }
-    }
+      walk.entry += 8, walk.weight += weights_of_entry();
+    };
+    take(true);
+    int left = entries - 1;
+#pragma unroll 1
+    for (; left >= 2; left -= 2) take(false), take(false);
+    if (left > 0) take(false);
     // A lane holds two neighbouring channels of pixels lane / 4 and lane / 4 + 8.
     const uint32_t step = 8 * p.axis[1].result_step() * kSize;
     uint32_t at = phase_w * kSize;
@@ -440,7 +464,7 @@ class ConvBlock {
 #pragma unroll
         for (int k = 0; k < kChannelTiles; ++k) {
           const float first = sums[i][k][2 * half], second = sums[i][k][2 * half + 1];
-          nothing += 0 * first + 0 * second;
+          nothing[0] = fmaf(0, first, nothing[0]), nothing[1] = fmaf(0, second, nothing[1]);
           store_element(to[k][0] + at, first);
           store_element(to[k][1] + at, second);
         }
@@ -456,39 +480,52 @@ class ConvBlock {
     }
   }
 
-  // Every warps_w-th row of the band from `row` on. What each has: `of_channel`; then 16 bytes, or an element, of byte
-  // `at` of the staged rows.
+  // Every warps_w-th row of the band from `row` on, plan.row_lanes lanes each. What a row has: `of_channel`; then 16
+  // bytes, or an element, of byte `at` of the staged rows.
   template <class OfChannel, class Vector, class Element>
   __device__ __forceinline__ void store_rows(T* row, const OfChannel& of_channel, const Vector& vector,
                                              const Element& element) const {
-    constexpr int kAhead = 4, kElements = 16 / kSize, kRowsAtOnce = 32 / (2 * kElements);
-    const int64_t next = plan.warps_w * p.result_m;
-    T* to = row + warp_w * p.result_m;
-    for (int channel = warp_w; channel < channels; channel += plan.warps_w, to += next) {
-      const auto word = of_channel(channel);
-      const int offset = static_cast<int>(low_address(to) & 15), end = offset + row_bytes;
-      unsigned char* const line = reinterpret_cast<unsigned char*>(to) - offset;
-      const int from = channel * plan.stage_pitch;
+    constexpr int kAhead = 4, kElements = 16 / kSize, kEndsAtOnce = 32 / (2 * kElements);
+    const bool even = ((low_address(row) | plane_bytes() | row_bytes) & 15) == 0;
+    const int of_row = lane * plan.rows_at_once / 32, step = plan.rows_at_once * plan.warps_w;
+    // A lane's places in a row, from `at` on by `stride`, and its rows, one after the other.
+    const int stride = plan.row_lanes * 16, row_end = even ? row_bytes : row_bytes + 15;
+    const uint32_t wholes = max(row_bytes - 15, 0);  // places in a row at which 16 bytes are the row's
+    const int64_t next = step * p.result_m * kSize;
+    int left = channels - warp_w - of_row * plan.warps_w, at = 0, channel = channels - left;
+    uint32_t in_tile = channel * plan.stage_pitch + (lane - of_row * plan.row_lanes) * 16;
+    unsigned char* to = reinterpret_cast<unsigned char*>(row + channel * p.result_m);
+    uint32_t in_row = (lane - of_row * plan.row_lanes) * 16 - low_byte(to);
 #pragma unroll 1
-      for (int at = lane * 16; at + 16 <= end; at += kAhead * kRowsWarpBytes) {
-        uint4 v[kAhead];
-        bool whole[kAhead];
+    for (int rows_left = channels - warp_w; rows_left > 0;) {
+      uint4 v[kAhead];
+      unsigned char* line[kAhead];
+      bool whole[kAhead];
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          const int place = at + k * kRowsWarpBytes;
-          whole[k] = place + 16 <= end && (k > 0 || place >= offset);
-          if (whole[k]) v[k] = vector(word, from + place);
-        }
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          if (whole[k]) *reinterpret_cast<uint4*>(line + at + k * kRowsWarpBytes) = v[k];
+      for (int k = 0; k < kAhead; ++k) {
+        const auto word = of_channel(min(channel, kBand - 1));
+        const uint32_t place = in_row + at;
+        whole[k] = place < wholes && left > 0;
+        line[k] = to + place;
+        if (whole[k]) v[k] = vector(word, in_tile + at);
+        at += stride;
+        if (at >= row_end) {
+          at = 0, left -= step, channel += step, rows_left -= step;
+          in_tile += step * plan.stage_pitch, in_row += low_byte(to);
+          to += next;
+          in_row -= low_byte(to);
         }
       }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (whole[k]) *reinterpret_cast<uint4*>(line[k]) = v[k];
+      }
     }
+    if (even) return;
     // What lies before the first multiple of 16 bytes and behind the last, of a few rows at once.
-    const int of_row = lane / (2 * kElements), is_tail = lane / kElements % 2, index = lane % kElements;
-    for (int first = 0; warp_w + first * plan.warps_w < channels; first += kRowsAtOnce) {
-      const int channel = warp_w + (first + of_row) * plan.warps_w;
+    const int of_end = lane / (2 * kElements), is_tail = lane / kElements % 2, index = lane % kElements;
+    for (int first = 0; warp_w + first * plan.warps_w < channels; first += kEndsAtOnce) {
+      const int channel = warp_w + (first + of_end) * plan.warps_w;
       const auto word = of_channel(min(channel, kBand - 1));
       if (channel >= channels) continue;
       T* const own = row + channel * p.result_m;

@@ -24,7 +24,7 @@ struct ConvParams {
   AxisGeometry axis[2];
   uint32_t idle[2];  // bits of phases without taps
   Divisor by_tiles_w, by_batch, by_group_blocks, by_quads, by_units;
-  Divisor by_tiles, by_group_tiles, by_kernel_w;  // tiles of 8 channels of a block and of a group in it
+  Divisor by_tiles, by_group_tiles;  // tiles of 8 channels of a block and of a group in it
   int quads;           // loads of four columns that a staged row of a unit has
   bool vector_source;  // four columns are one aligned load
   RowsConvPlan plan;
