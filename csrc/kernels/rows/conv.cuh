@@ -258,11 +258,8 @@ class ConvBlock {
       for (int k = 0; k < 2; ++k) low[i][k] = low_address(rows) + (8 * i + lane % 4 * 2 + k) * plane_bytes();
     }
   }
-  __device__ __forceinline__ static uint32_t low_address(const T* pointer) {
+  __device__ __forceinline__ static uint32_t low_address(const void* pointer) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
-  }
-  __device__ __forceinline__ static uint32_t low_byte(const unsigned char* pointer) {
-    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)) & 15;
   }
   __device__ __forceinline__ uint32_t plane_bytes() const { return static_cast<uint32_t>(p.result_m) * kSize; }
 
@@ -492,10 +489,11 @@ class ConvBlock {
     const int stride = plan.row_lanes * 16, row_end = even ? row_bytes : row_bytes + 15;
     const uint32_t wholes = max(row_bytes - 15, 0);  // places in a row at which 16 bytes are the row's
     const int64_t next = step * p.result_m * kSize;
+    const int first_at = (lane - of_row * plan.row_lanes) * 16;
     int left = channels - warp_w - of_row * plan.warps_w, at = 0, channel = channels - left;
-    uint32_t in_tile = channel * plan.stage_pitch + (lane - of_row * plan.row_lanes) * 16;
+    uint32_t in_tile = channel * plan.stage_pitch + first_at;
     unsigned char* to = reinterpret_cast<unsigned char*>(row + channel * p.result_m);
-    uint32_t in_row = (lane - of_row * plan.row_lanes) * 16 - low_byte(to);
+    uint32_t in_row = first_at - (low_address(to) & 15);
 #pragma unroll 1
     for (int rows_left = channels - warp_w; rows_left > 0;) {
       uint4 v[kAhead];
@@ -511,9 +509,9 @@ class ConvBlock {
         at += stride;
         if (at >= row_end) {
           at = 0, left -= step, channel += step, rows_left -= step;
-          in_tile += step * plan.stage_pitch, in_row += low_byte(to);
+          in_tile += step * plan.stage_pitch, in_row += low_address(to) & 15;
           to += next;
-          in_row -= low_byte(to);
+          in_row -= low_address(to) & 15;
         }
       }
 #pragma unroll
