@@ -60,6 +60,8 @@ constexpr bool hopper_writes_whole_sectors(HopperTile tile) { return tile.phases
 constexpr bool hopper_joins_phases(HopperTile tile) { return tile.phases > 1 && tile.groups <= 12; }
 // Instances that store the pixels of flat lines from registers: with two phases groups of rows fill a tile as well.
 constexpr bool hopper_stores_flat(HopperTile tile) { return tile.phases == 1 && tile.fold == 1; }
+// Those whose lanes may exchange pixels for it, which needs registers.
+constexpr bool hopper_may_exchange(int element, HopperTile tile) { return element == 4 && tile.groups <= 24; }
 inline constexpr int kHopperLeastFlat = 8;  // pixels from one of these lines to the next
 // Channels of a warp whose rows leave at once, where a tile writes whole sectors.
 constexpr int hopper_row_channels(int element) { return 16 / element; }
@@ -82,6 +84,13 @@ enum class HopperWeights { kPacked, kMajorK, kMajorM };
 // Instances that take M-major weights.
 constexpr bool hopper_has_major_m(int element, HopperTile tile, HopperSource source) {
   return element == 2 && tile.fold == 1 && source == HopperSource::kTensor;
+}
+
+// Instances with others beside them that store pixels which are blocks of another result's: few, for the layers timed
+// lose 2% in the mean by what is left out (docs/performance_notes.md).
+constexpr bool hopper_stores_blocks(int parts, HopperTile tile, HopperSource source) {
+  return parts == 1 && tile.phases == 1 && tile.fold == 1 && source != HopperSource::kIm2col &&
+         (tile.groups == 8 || tile.groups == 20 || tile.groups == 26 || tile.groups == 32);
 }
 
 // Whether warps write halos or their low parts: TMA alone brings what needs no change.
@@ -133,6 +142,8 @@ struct HopperConvPlan {
   int merge = 1;  // neighbouring groups that count as one, with zeros for the weights between them
   int row_bytes = kHopperRowBytes;  // of one pixel's channels in shared memory: one chunk (hopper_halves_rows)
   bool channels_adjacent = false;  // in the result; decides which row of operand A computes which channel
+  bool to_blocks = false;  // the result's pixels are blocks of another one's, where they are stored (ResultBlocks)
+  bool exchanges = false;  // then, float32: lanes exchange pixels, so that short rows of blocks leave together
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
   bool unpack = false;  // the result is made channels_last there, and a kernel after brings it to where it belongs

@@ -255,7 +255,7 @@ std::string describe_launch(const Plan& plan) {
 }
 
 std::string describe_launch(const SubpixelPlan& plan) {
-  const bool rewrites = !plan.output_in_place || !plan.weight_in_place;
+  const bool rewrites = !plan.stores_plain && (!plan.output_in_place || !plan.weight_in_place);
   const char* const own = rewrites ? "operands to blocks and results back by kernels of their own, and between them "
                           : plan.rewrites_bias ? "the bias to blocks by a kernel of its own, then "
                                                : "";

@@ -54,50 +54,53 @@ struct StoreCosts {
   double odd_channels;  // more, where neighbours may not be stored at once
   double in_parts;      // more, where tiles side by side meet at no multiple of 16 bytes
   double whole_rows;    // times as much of what ragged rows cost more, where a tile has whole ones
+  // Pixels that are blocks: more for a store, by how many neighbours it takes, and for each sector that is written in
+  // parts. Fitted to some 60,000 timings of 60 layers on an H100 and an H200 (docs/performance_notes.md).
+  double blocks = 0, blocks_store = 0, blocks_sector = 0;
 };
 // Where results leave by tensor copies.
 struct CopyCosts {
   double element, phases;  // of a result's element; more, with phases
-  double column;           // of an element, with columns adjacent (16 bits)
-  double line;             // of a line of a warpgroup
-  double wide;             // times as much for items and results of 128 channels
-  double stage_in_turns;   // of a stage besides
-  double together;         // of the lesser of products and halos, what the other does not hide, not in turns
+  double column;  // of an element, with columns adjacent (16 bits)
+  double line;  // of a line of a warpgroup
+  double wide;  // times as much for items and results of 128 channels
+  double stage_in_turns;  // of a stage besides
+  double together;  // of the lesser of products and halos, what the other does not hide, not in turns
 };
 struct Costs {
-  double product;                    // of a stage, for each column of the block and 32 bytes of channels
-  double stage, stage_in_turns;      // of a stage besides
+  double product;  // of a stage, for each column of the block and 32 bytes of channels
+  double stage, stage_in_turns;  // of a stage besides
   double tensor, transposed, warps;  // of a pixel of a halo and chunk, by source
-  double im2col;                     // of the warps' reading kHopperIm2colAhead places of 32 pixels each
+  double im2col;  // of the warps' reading kHopperIm2colAhead places of 32 pixels each
   double transposed_line, warps_line;  // more, of a line of a halo and chunk
   double transposed_start, warps_start;  // of a launch, until its first halos are written
-  double weights_way;                // of a stage of weights on its way into the ring, beside those ahead of it
+  double weights_way;  // of a stage of weights on its way into the ring, beside those ahead of it
   // Of a pixel that warps bring from contiguous lines: times as much where all planes come together; more for each 4
   // bytes that neighbouring columns of a plane are further apart than kNearBytes, up to a sector.
   double planes_together, far_columns;
-  double few_warps;                  // how much more, where accumulators leave few warps to write it
-  bool overlapped;                   // products and halos hide each other in part
-  double bytes;                      // that TMA brings in a cycle, at most
-  double item;                       // of an item and phase group
-  double turn;                       // more, in turns
-  double wide;                       // times as much for items and results of 128 channels
-  double memory;                     // part of the time for moving all tensors that nothing hides
+  double few_warps;  // how much more, where accumulators leave few warps to write it
+  bool overlapped;  // products and halos hide each other in part
+  double bytes;  // that TMA brings in a cycle, at most
+  double item;  // of an item and phase group
+  double turn;  // more, in turns
+  double wide;  // times as much for items and results of 128 channels
+  double memory;  // part of the time for moving all tensors that nothing hides
   double launch_ms;
   StoreCosts store;
   CopyCosts copy;
 };
-constexpr StoreCosts kStoresShort{0.0499, 0.0139, 0.0159,  0.0463, 0.0581,  0.0946, 5.2,   0.117, 0.0638, 0.0636,
-                                  0.0968, 0.0163, 0.00353, 0.616,  0.00359, 0.0382, 1.32,  0.15,  0.253,  0.175,
-                                  0.105,  0.144,  1.08,    2.36,   3.29,    1.2,    0.111, 0.235, 1};
+constexpr StoreCosts kStoresShort{0.0499, 0.0139,  0.0159, 0.0463,  0.0581, 0.0946, 5.2,  0.117, 0.0638, 0.0636, 0.0968,
+                                  0.0163, 0.00353, 0.616,  0.00359, 0.0382, 1.32,   0.15, 0.253, 0.175,  0.105,  0.144,
+                                  1.08,   2.36,    3.29,   1.2,     0.111,  0.235,  1,    0.06,  0.28,   0.12};
 // Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md); `column` is
 // set by hand, so that kb2_02, kb2_36 and sam_up2 take them and unet_up1 does not, as timed.
 constexpr CopyCosts kCopiesShort{0.0271, 0.006, 0.025, 112, 0.845, 39.3, 0.122};
 constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.45,  12.8,    1140,         206,
                             235,  15000, 6550, 1740, 0.903, 0.303,   1.59,         true,
                             34.5, 1570,  1070, 1.15, 0.235, 0.00292, kStoresShort, kCopiesShort};
-constexpr StoreCosts kStoresTf32{0.111,  0.0173, 0.035,  0.0425, 0.142,   0.0121, 33.8, 0.107, 0.187,   0.00882,
-                                 0.0778, 0.193,  0.0707, 0.45,   0.00201, 0.38,   1.81, 0.28,  0.00203, 0.159,
-                                 0.162,  0.334,  1.03,   1.63,   2.91,    1.3,    0,    0.314, 0.132};
+constexpr StoreCosts kStoresTf32{0.111, 0.0173, 0.035, 0.0425,  0.142, 0.0121, 33.8,  0.107,   0.187, 0.00882, 0.0778,
+                                 0.193, 0.0707, 0.45,  0.00201, 0.38,  1.81,   0.28,  0.00203, 0.159, 0.162,   0.334,
+                                 1.03,  1.63,   2.91,  1.3,     0,     0.314,  0.132, 0.2,     0,     0.2};
 constexpr CopyCosts kCopiesTf32{0.172, 0.00136, 0, 88.4, 0.735, 82.3, 0.22};
 constexpr Costs kCostsTf32{0.825, 132,  44.6, 2.19, 6.48, 12.8, 1510, 67.4, 142,   7590,    2960,        1610,
                            1.01,  0.47, 1.42, true, 37.8, 1150, 1520, 1.07, 0.269, 0.00265, kStoresTf32, kCopiesTf32};
@@ -158,6 +161,7 @@ std::vector<int64_t> merges_of(const Problem& problem) {
 
 // Whether the taps of a problem can count as channels: few source channels, no phases, taps evenly spaced in memory.
 bool fits_im2col(const Problem& problem) {
+  if (problem.blocks) return false;
   const Correlation c = correlation(problem);
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
@@ -194,6 +198,9 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (const std::string why = tensor_core_refusal(problem, 1, kHopperMaxKernel, kHopperMaxStride); !why.empty()) {
     return why;
+  }
+  if (problem.blocks && problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+    return "stores no blocks in strict float32";  // what is not finite is computed again, at its place (repair.cuh)
   }
   if (!merges_of(problem).empty() || fits_im2col(problem)) return "";
   return "takes at least " + std::to_string(kMinChannels) +
@@ -245,7 +252,8 @@ class Candidates {
 
   // Whether neighbouring columns may share a warpgroup's rows: their taps must overlap.
   bool folds() const {
-    return c_.result_channels <= kHopperTileM / 2 && w_.source_step() == 1 && w_.result_step() == 1 && w_.dilation == 1;
+    return !problem_.blocks && c_.result_channels <= kHopperTileM / 2 && w_.source_step() == 1 &&
+           w_.result_step() == 1 && w_.dilation == 1;
   }
 
   // Whether producer warps may bring the columns of all planes of the width together: as neighbours in memory.
@@ -254,6 +262,7 @@ class Candidates {
   }
 
   bool may_copy_results(HopperTile tile) const {
+    if (problem_.blocks) return false;
     if (c_.result.stride[1] == 1) return element_ == 2 || problem_.allow_tf32;
     return c_.result.stride[3] == 1 && hopper_may_copy_columns(element_, tile, HopperSource::kTensor);
   }
@@ -273,6 +282,10 @@ class Candidates {
     p.split = split;
     p.merge = merge_;
     p.channels_adjacent = c_.result.stride[1] == 1;
+    p.to_blocks = problem_.blocks.has_value();
+    if (p.to_blocks && (split > 1 || !hopper_stores_blocks(1, tile, source_))) return std::nullopt;
+    p.exchanges = p.to_blocks && hopper_may_exchange(element_, tile) && inner == HopperInner::kWidth &&
+                  problem_.blocks->width < kSectorBytes / element_;
     p.tile_m = (second == Second::kChannels ? 2 : 1) * kHopperTileM / tile.fold;
     p.in_turns = second == Second::kItems;
     p.whole_sectors = whole_sectors;
@@ -449,6 +462,7 @@ class Candidates {
   // channels; where result channels are adjacent, chunks that end within the tensor's last do.
   HopperWeights weights_of(const HopperConvPlan& p) const {
     if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return HopperWeights::kPacked;
+    if (problem_.blocks && !problem_.blocks->weight_in_blocks) return HopperWeights::kPacked;
     const bool forward = problem_.direction == Direction::kForward;
     const int64_t next_m = problem_.w.stride[forward ? 1 : 0], next_c = problem_.w.stride[forward ? 0 : 1];
     // Boxes begin at multiples of 16 bytes.
@@ -564,8 +578,20 @@ class Candidates {
     return static_cast<double>(c_.result.numel()) / run * (p.whole_sectors ? kWholeSectorsRuns : 1) *
            (has_whole_rows(p) ? kWholeRowsRuns : 1);
   }
+  // Of an element of a block: more where a store takes fewer neighbours, and, but in groups of columns, whose rows of
+  // blocks follow each other, where these fill few sectors.
+  double blocks_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
+    const int width = static_cast<int>(problem_.blocks->width), vector = hopper_vector_result(problem_, p);
+    const double run = std::min(width, element_ == 2 ? 16 : 8) * element_;  // together, of a warp's store
+    const double aligned = std::min<double>(gcd(width * element_, kSectorBytes), run);
+    const double sectors = p.inner == HopperInner::kWidth ? 1 : (run + kSectorBytes - aligned) / run;
+    return (costs.blocks + (p.tile.groups > p.line_groups ? costs.channels_lines : 0) +
+            costs.blocks_store / (vector * vector) + costs.blocks_sector * (sectors - 1)) *
+           (p.in_turns ? costs.turned : 1);
+  }
   double store_cost(const HopperConvPlan& p, const StoreCosts& costs) const {
     const bool several_lines = stores_flat(p) || p.tile.groups > p.line_groups, two_phases = p.tile.phases > 1;
+    if (p.to_blocks) return blocks_cost(p, costs);
     if (p.channels_adjacent) {
       return (costs.channels + (several_lines ? costs.channels_lines : 0) + (two_phases ? costs.channels_phases : 0) +
               (hopper_vector_result(problem_, p) == 1 ? costs.odd_channels : 0)) *
@@ -887,7 +913,7 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kWarps && plan.halo_planes > 1 ? ", planes together" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
-       << (plan.unpack ? ", result unpacked" : "")
+       << (plan.unpack ? ", result unpacked" : "") << (plan.to_blocks ? ", blocks stored where they belong" : "")
        << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")
        << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
@@ -914,6 +940,14 @@ Problem im2col_problem(const Problem& problem) {
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
   const Correlation c = correlation(problem);
   const bool is_short = element_size(problem.dtype) == 2;
+  if (const auto& blocks = problem.blocks) {
+    int64_t unit = is_short ? 4 : 1;
+    for (const int64_t elements : {blocks->width, blocks->shift_w, blocks->size_w, blocks->stride_n, blocks->stride_c,
+                                   blocks->stride_h, c.result_channels}) {
+      while (elements % unit != 0) unit /= 2;
+    }
+    return static_cast<int>(unit);
+  }
   if (c.result.stride[1] == 1) return is_short && packs_along_channels(c.result, c.result_channels, 4) ? 4 : 1;
   if (c.result.stride[3] != 1 || geometry(problem, 1).result_step() != plan.tile.phases) return 1;
   const auto fits = [&](int count) {
@@ -987,6 +1021,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   };
   const bool unpacks = may_unpack(problem);
   for (const int64_t merge : merges_of(problem)) {
+    if (problem.blocks && merge > 1) continue;
     consider_tiles(Candidates(problem, merge, device, Seen::kAsIs));
     if (unpacks) consider_tiles(Candidates(with_unpacked_result(problem), merge, device, Seen::kUnpacked));
   }

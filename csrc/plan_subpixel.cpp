@@ -1,7 +1,9 @@
 #include "plan_subpixel.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "plan_hopper.h"
 #include "subpixel.h"
 
 namespace deconv {
@@ -29,47 +31,71 @@ double rows_ms(const Blocks& blocks, DType dtype) {
   return shared && apart ? static_cast<double>(size[0] * size[1] * size[2]) * kMsPerRow : 0;
 }
 
+// Whether the inner plan may store the output's blocks where they belong.
+bool may_store_plain(const Problem& problem) {
+  if (problem.direction != Direction::kForward || subpixel_output(problem).in_place() || has_columns(problem)) {
+    return false;
+  }
+  const std::optional<ResultBlocks> blocks = subpixel_result_blocks(problem);
+  return blocks && (problem.out_channels_per_group() < kMostSubpixelChannels ||
+                    (blocks->line == 1 && blocks->width >= kLeastSubpixelRow));
+}
+
 }  // namespace
 
 std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, const PlannerOptions& options,
                                   std::vector<Candidate>* considered) {
-  std::string why = subpixel_refusal(problem);
-  if (why.empty() && !device.has_wgmma && !device.has_mma) why = "needs tensor cores";
-  if (!why.empty()) {
-    if (considered) considered->push_back({"subpixel family", 0, why});
-    return std::nullopt;
-  }
-  const Plan inner = make_plan(subpixel_problem(problem), device, options.without("subpixel").without("merged"));
+  const auto refuse = [&](const std::string& why) {
+    if (!why.empty() && considered) considered->push_back({"subpixel family", 0, why});
+    return !why.empty();
+  };
+  if (refuse(subpixel_refusal(problem))) return std::nullopt;
+  if (refuse(device.has_wgmma || device.has_mma ? "" : "needs tensor cores")) return std::nullopt;
   const bool forward = problem.direction == Direction::kForward;
   const bool is_weight = problem.direction == Direction::kGradWeight;
   const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
   const auto bytes = [&](const Blocks& blocks) {
     return round_up(blocks.numel() * element_size(problem.dtype), kWorkspaceRoom);
   };
-  SubpixelPlan plan;
-  plan.inner = std::make_shared<const Plan>(inner);
-  plan.columns = has_columns(problem);
-  plan.output_in_place = output.in_place();
-  plan.weight_in_place = weight.in_place();
-  plan.rewrites_bias = problem.has_bias;
-  plan.weight_at = plan.output_at + (plan.output_in_place ? 0 : bytes(output));
-  plan.bias_at = plan.weight_at + (plan.weight_in_place ? 0 : bytes(weight));
-  plan.inner_at = plan.bias_at + (forward ? bytes(bias) : 0);
-  double ms = inner.estimate_ms;
-  double launch_ms = kLaunchMs;  // before the inner plan's kernels
-  const auto rewrite_before = [&](const Blocks& blocks) {
-    ms += launch_ms + blocks_ms(blocks, problem.dtype);
-    launch_ms = kFurtherLaunchMs;
-  };
-  if (!plan.output_in_place && !forward) rewrite_before(output);
-  if (!plan.weight_in_place && !is_weight) rewrite_before(weight);
-  if (problem.has_bias) rewrite_before(bias);
-  if (!plan.output_in_place && forward) {
-    ms += kBackMs + blocks_ms(output, problem.dtype) + rows_ms(output, problem.dtype);
-  }
-  if (!plan.weight_in_place && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
   std::optional<Plan> best;
-  consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
+  const auto consider_inner = [&](const Plan& inner, bool stores_plain) {
+    SubpixelPlan plan;
+    plan.inner = std::make_shared<const Plan>(inner);
+    plan.columns = has_columns(problem);
+    plan.output_in_place = output.in_place();
+    plan.weight_in_place = weight.in_place();
+    plan.stores_plain = stores_plain;
+    const bool to_output = !plan.output_in_place && !stores_plain, to_weight = !plan.weight_in_place && !stores_plain;
+    plan.rewrites_bias = problem.has_bias && !stores_plain;
+    plan.weight_at = plan.output_at + (to_output ? bytes(output) : 0);
+    plan.bias_at = plan.weight_at + (to_weight ? bytes(weight) : 0);
+    plan.inner_at = plan.bias_at + (forward && !stores_plain ? bytes(bias) : 0);
+    double ms = inner.estimate_ms;
+    double launch_ms = kLaunchMs;  // before the inner plan's kernels
+    const auto rewrite_before = [&](const Blocks& blocks) {
+      ms += launch_ms + blocks_ms(blocks, problem.dtype);
+      launch_ms = kFurtherLaunchMs;
+    };
+    if (to_output && !forward) rewrite_before(output);
+    if (to_weight && !is_weight) rewrite_before(weight);
+    if (plan.rewrites_bias) rewrite_before(bias);
+    if (to_output && forward) ms += kBackMs + blocks_ms(output, problem.dtype) + rows_ms(output, problem.dtype);
+    if (to_weight && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
+    consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
+  };
+  const PlannerOptions within = options.without("subpixel").without("merged");
+  if (!refuse(subpixel_rewriting_refusal(problem))) {
+    consider_inner(make_plan(subpixel_problem(problem), device, within), false);
+  }
+  if (within.allows("hopper") && may_store_plain(problem)) {
+    std::vector<Candidate> tiles;
+    const std::optional<Plan> quickest = plan_hopper_conv(subpixel_stored_problem(problem), device,
+                                                          considered ? &tiles : nullptr);
+    if (quickest && !considered) consider_inner(*quickest, true);
+    for (const Candidate& tile : tiles) {
+      if (tile.plan) consider_inner(*tile.plan, true);
+    }
+  }
   return best;
 }
 

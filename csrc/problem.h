@@ -46,6 +46,19 @@ struct Axis {
   int64_t dilation = 1;
 };
 
+// Where a result goes whose pixels are blocks of another one's: element k of row r of channel m of the block at (h, w),
+// k fastest, then r, is pixel (h * height + r - shift_h, w * width + k - shift_w) of channel m there, if that exists.
+struct ResultBlocks {
+  int64_t height = 1, width = 1;  // of a block
+  int64_t shift_h = 0, shift_w = 0;  // less than these
+  int64_t size_h = 1, size_w = 1;  // of an image
+  int64_t stride_n = 0, stride_c = 0, stride_h = 0;  // elements; columns are adjacent
+  int64_t line = 1;  // neighbouring columns that are channels of the bias, one after the other
+  // The weight's elements from a channel to the next, and from a row of a block; from a column, as its strides say.
+  int64_t weight_c = 0, weight_h = 0;
+  bool weight_in_blocks = true;  // these are what the weight's strides say, too
+};
+
 struct Problem {
   Direction direction = Direction::kForward;
   DType dtype = DType::kFloat32;
@@ -62,6 +75,7 @@ struct Problem {
   Tensor4 w;  // weight (in_channels, out_channels / groups, kernel height, kernel width) or its gradient
   Tensor4 y;  // forward output or its gradient
   Layout result_layout = Layout::kContiguous;
+  std::optional<ResultBlocks> blocks;  // forward: the result is not kept as `y` says but there (subpixel.h)
 
   int64_t in_channels_per_group() const { return in_channels / groups; }
   int64_t out_channels_per_group() const { return out_channels / groups; }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 
 #include "plan_arithmetic.h"
@@ -17,8 +18,10 @@ namespace deconv {
 
 inline constexpr int kSubpixelAlignment = 16;  // bytes of a block's row begin at a multiple
 
-// Few channels alone are worth the rewriting; with more, each phase by itself fills a tile of tensor cores.
+// Few channels alone are worth the rewriting; with more, each phase by itself fills a tile of tensor cores. But many
+// phases of contiguous rows leave gaps, which blocks that are stored where they belong do not.
 inline constexpr int64_t kMostSubpixelChannels = 64;  // of the output, a group
+inline constexpr int64_t kLeastSubpixelRow = 3;  // phases of the width that are many
 inline constexpr int64_t kMostSubpixelBytes = 256 << 20;  // of the rewritten output
 
 // The pixels of a block along an axis.
@@ -91,6 +94,34 @@ inline Tensor4 as_pixels(const Blocks& blocks) {
           {blocks.down * blocks.across * blocks.pitch, 1, blocks.across * blocks.pitch, blocks.pitch}};
 }
 
+// The output's blocks as a result that is stored where it belongs; nothing where a block's rows are no neighbours
+// there.
+inline std::optional<ResultBlocks> subpixel_result_blocks(const Problem& problem) {
+  const Blocks b = subpixel_output(problem);
+  const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
+  if (b.plain.stride[3] != (is_line ? b.plain.size[1] : 1) || (b.channels_fastest && !is_line)) return std::nullopt;
+  const int64_t line = is_line ? b.plain.size[1] : 1;  // a pixel's channels are so many columns of one channel
+  ResultBlocks r;
+  r.height = b.height;
+  r.width = b.width * line;
+  r.shift_h = b.shift_h;
+  r.shift_w = b.shift_w * line;
+  r.size_h = b.plain.size[2];
+  r.size_w = b.plain.size[3] * line;
+  r.stride_n = b.plain.stride[0];
+  r.stride_c = is_line ? 0 : b.plain.stride[1];
+  r.stride_h = b.plain.stride[2];
+  r.line = line;
+  r.weight_c = is_line ? 0 : problem.w.stride[1];
+  r.weight_h = problem.w.stride[2];
+  r.weight_in_blocks = subpixel_weight(problem).in_place();
+  if (is_line && !is_line_of_channels(problem.w)) return std::nullopt;  // a block's row is no run of the weight's
+  const int64_t channels = is_line ? 1 : b.plain.size[1];
+  const int64_t reach = channels * r.stride_c + (r.size_h + 2 * r.height) * r.stride_h + r.size_w + 2 * r.width;
+  if (reach > INT32_MAX) return std::nullopt;  // elements of an image are counted in 32 bits
+  return r;
+}
+
 // Whether every image is one pixel and one block, so that it is a column of one image.
 inline bool has_columns(const Problem& problem) {
   const Blocks y = subpixel_output(problem), w = subpixel_weight(problem);
@@ -114,6 +145,10 @@ inline std::string subpixel_refusal(const Problem& problem) {
   if (stride_h * stride_w == 1) return "takes strides above 1, and inputs of one pixel with larger kernels";
   if (h.dilation != 1 || w.dilation != 1) return "takes dilation 1";
   if (h.kernel % stride_h != 0 || w.kernel % stride_w != 0) return "takes strides that divide the kernel";
+  return "";
+}
+// More, why its output, or the gradient of it, can't be rewritten.
+inline std::string subpixel_rewriting_refusal(const Problem& problem) {
   if (problem.out_channels_per_group() >= kMostSubpixelChannels && !is_one_pixel(problem)) {
     return "takes fewer than " + std::to_string(kMostSubpixelChannels) + " output channels a group";
   }
@@ -143,6 +178,18 @@ inline Problem subpixel_problem(const Problem& problem) {
     p.batch = 1;
     p.x = as_columns(p.x);
     p.y = as_columns(p.y);
+  }
+  return p;
+}
+
+// The same with a result that is stored where it belongs, and a weight that is read where it lies.
+inline Problem subpixel_stored_problem(const Problem& problem) {
+  Problem p = subpixel_problem(problem);
+  p.blocks = subpixel_result_blocks(problem);
+  if (!p.blocks->weight_in_blocks) {
+    const std::array<int64_t, 4>& stride = problem.w.stride;
+    p.w.stride = {stride[0], p.blocks->line > 1 ? 1 : stride[3], p.blocks->height * stride[2],
+                  p.blocks->width / p.blocks->line * stride[3]};
   }
   return p;
 }

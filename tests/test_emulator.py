@@ -361,6 +361,31 @@ def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
         call.check()
 
 
+# Rows of blocks from 2 to 16 pixels, many channels, images that end within the first block, several blocks of channels.
+STORED_BLOCKS = [one for one in BLOCKS if not one["name"].startswith("one_pixel")] + [
+    case("many_channels", 1, 16, 3, 5, 70, 8, 4, 2),
+    case("short_rows", 3, 40, 5, 9, 60, 2, 2),
+    case("within_a_block", 9, 16, 2, 1, 5, (4, 16), (2, 16), (1, 7)),
+]
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("one", STORED_BLOCKS, ids=lambda one: one["name"])
+def test_blocks_stored_where_they_belong(one: Case, mode: str) -> None:
+    """Without kernels of their own: by tiles of every order of pixels, with weights packed and in place."""
+    for layout in LAYOUTS:
+        call = Call(one, "forward", mode, layout, "subpixel")
+        by_kind: dict[tuple[Any, ...], list[Any]] = {}
+        for plan in core.candidates(call.problem, call.device, "subpixel"):
+            if getattr(plan.tile, "stores_plain", False):
+                tile = plan.tile.inner.tile
+                by_kind.setdefault((tile.inner, tile.in_turns, tile.weights), []).append(plan)
+        assert bool(by_kind) == (layout == "contiguous" or (one["g"] == 1 and one["co"] < 64))
+        for plans in by_kind.values():
+            call.with_plan(Random(one["name"]).choice(plans)).check()
+            _check_odd_addresses(call.with_plan(plans[-1]))
+
+
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.
 GROUPS = [
     case("fours", 2, 32, 6, 9, 32, 4, 2, 1, g=8),

@@ -54,8 +54,8 @@ CLUSTERS: list[Layer] = [
 
 # With a stride above 2, of odd widths; one and two groups.
 UNPACKED: list[Layer] = [
-    ("forward", 8, 64, 512, 1, (20, 19), (3, 3), (3, 3), (0, 0), (1, 1)),
-    ("forward", 8, 128, 512, 2, (20, 19), (3, 3), (3, 3), (1, 0), (1, 1)),
+    ("forward", 8, 64, 512, 1, (20, 19), (4, 4), (3, 3), (0, 0), (1, 1)),
+    ("forward", 8, 128, 512, 2, (20, 19), (4, 4), (3, 3), (1, 0), (1, 1)),
 ]
 
 

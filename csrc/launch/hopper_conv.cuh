@@ -36,7 +36,9 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   hopper::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
   p.window_channels = static_cast<int>(correlation(original).source_channels);
-  for (int a = 0; a < 2; ++a) p.window[a] = geometry(original, a);
+  if (!problem.blocks) {
+    for (int a = 0; a < 2; ++a) p.apart.window[a] = geometry(original, a);
+  }
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.not_finite = not_finite_at(problem, plan, operands);
   for (int a = 0; a < 2; ++a) {
@@ -69,6 +71,15 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   p.halo_h = divide_by(plan.halo.h);
   p.step_w = divide_by(p.axis[1].source_step());
   for (int a = 0; a < 2; ++a) p.result_step[a] = divide_by(p.axis[a].result_step());
+  if (const auto& blocks = problem.blocks) {
+    p.result_n = blocks->stride_n;
+    p.result_h = blocks->height * blocks->stride_h;
+    p.result_w = blocks->width;
+    p.apart.blocks = {
+        divide_by(blocks->height),          divide_by(blocks->width),           static_cast<int>(blocks->shift_h),
+        static_cast<int>(blocks->shift_w),  static_cast<int>(blocks->size_h),   static_cast<int>(blocks->size_w),
+        static_cast<int>(blocks->stride_c), static_cast<int>(blocks->stride_h), divide_by(blocks->line)};
+  }
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;
   p.vector_source = vector_source(problem) && is_aligned(p.source, 16);
@@ -95,6 +106,10 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
     p.channel_taps = divide_by(static_cast<int>(original.axis[0].kernel * original.axis[1].kernel));
     p.channel_tap_step = im2col_tap_step(original);
   }
+  p.block_width = divide_by(problem.blocks ? problem.blocks->width : INT32_MAX);
+  p.block_height = divide_by(problem.blocks ? problem.blocks->height : INT32_MAX);
+  p.weight_block_h = problem.blocks ? problem.blocks->weight_h : 0;
+  p.weight_block = problem.blocks ? problem.blocks->weight_c : 0;
   p.packed = static_cast<unsigned char*>(operands.workspace);
   p.source_channels = static_cast<int>(c.source_channels);
   p.result_channels = static_cast<int>(c.result_channels);
@@ -176,15 +191,18 @@ cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource
     return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
                          start, plan.split);
   };
-#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, SPLITS, MAJOR_M) \
-  launch_with(                                                                         \
-      hopper::conv_kernel<hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, SPLITS, MAJOR_M>>)
-#define DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, MAJOR_M)                                 \
-  {                                                                                                            \
-    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {        \
-      if (plan.split > 1) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true, MAJOR_M); \
-    }                                                                                                          \
-    return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M);                      \
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, SPLITS, MAJOR_M, TO_BLOCKS) \
+  launch_with(hopper::conv_kernel<                                                                \
+              hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, SPLITS, MAJOR_M, TO_BLOCKS>>)
+#define DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, MAJOR_M)                                        \
+  {                                                                                                                   \
+    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {               \
+      if (plan.split > 1) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true, MAJOR_M, false); \
+    }                                                                                                                 \
+    if constexpr (hopper_stores_blocks(kParts, HopperTile{GROUPS, PHASES, FOLD}, SOURCE)) {                           \
+      if (plan.to_blocks) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M, true); \
+    }                                                                                                                 \
+    return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M, false);                      \
   }
 #define DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE)                                                 \
   if (source == SOURCE) {                                                                                             \

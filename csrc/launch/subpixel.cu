@@ -86,15 +86,17 @@ cudaError_t launch_subpixel(const Problem& problem, const SubpixelPlan& plan, co
     to_blocks(subpixel_output(problem), plan.output_in_place, inner.y, output);
   }
   if (problem.direction != Direction::kGradWeight) {
-    to_blocks(subpixel_weight(problem), plan.weight_in_place, inner.w, weight);
+    to_blocks(subpixel_weight(problem), plan.weight_in_place || plan.stores_plain, inner.w, weight);
   }
-  if (operands.bias) to_blocks(subpixel_bias(problem), false, inner.bias, workspace + plan.bias_at);
+  if (operands.bias && !plan.stores_plain)
+    to_blocks(subpixel_bias(problem), false, inner.bias, workspace + plan.bias_at);
   const bool in_place = problem.direction == Direction::kForward      ? plan.output_in_place
                         : problem.direction == Direction::kGradWeight ? plan.weight_in_place
                                                                       : true;
-  if (!in_place) inner.result = problem.direction == Direction::kForward ? output : weight;
-  if (error == cudaSuccess) error = launch(subpixel_problem(problem), *plan.inner, inner, stream);
-  if (error != cudaSuccess || in_place) return error;
+  if (!in_place && !plan.stores_plain) inner.result = problem.direction == Direction::kForward ? output : weight;
+  const Problem seen = plan.stores_plain ? subpixel_stored_problem(problem) : subpixel_problem(problem);
+  if (error == cudaSuccess) error = launch(seen, *plan.inner, inner, stream);
+  if (error != cudaSuccess || in_place || plan.stores_plain) return error;
   const Blocks blocks = problem.direction == Direction::kForward ? subpixel_output(problem) : subpixel_weight(problem);
   return launch_blocks<false>(blocks, problem.dtype, inner.result, operands.result, stream, Start::kAfter);
 }

@@ -21,7 +21,7 @@
 namespace deconv::hopper {
 
 template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
-          bool kSplits_, bool kMajorM_>
+          bool kSplits_, bool kMajorM_, bool kToBlocks_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kGroups = kGroups_;
@@ -34,6 +34,7 @@ struct ConvConfig {
   static constexpr HopperSource kSource = kSource_;
   static constexpr bool kSplits = kSplits_;  // an item is a cluster's
   static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
+  static constexpr bool kToBlocks = kToBlocks_;  // the result's pixels are blocks of another one's
   static constexpr bool kAsks = hopper_asks(kSource);
   static constexpr bool kWrites = hopper_writes(kSource, kParts);
   // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
@@ -44,7 +45,7 @@ struct ConvConfig {
   // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
   static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
   // HopperResults::kCopied, with channels adjacent and with columns.
-  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits;
+  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
   static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
                                          !kSplits && !kMajorM;
   static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
@@ -383,7 +384,7 @@ class ConvBlock {
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM>;
+    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
     const ResultTile result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself

@@ -32,6 +32,10 @@ template <class T>
 struct PackParams {
   const T* weight;
   int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
+  // Result channels that are elements of blocks (ResultBlocks): of a row of one, rows, and how far these and blocks lie
+  // apart; else all are elements of one row.
+  Divisor block_width, block_height;
+  int64_t weight_block, weight_block_h;
   unsigned char* packed;
   int* not_finite;  // cleared, for the convolution may set it
   int source_channels, result_channels;  // of one group
@@ -93,7 +97,7 @@ class PackBlock {
     const int result = m_tile_ * plan.tile_m + row.m, merged = p.of_group.quotient(result);
     Ends ends;
     ends.from = static_cast<int64_t>(group_ * plan.merge + merged) * p.weight_group +
-                (result - merged * p.result_channels) * p.weight_m + row.h * p.weight_h + row.w * p.weight_w;
+                of_channel(result - merged * p.result_channels) + row.h * p.weight_h + row.w * p.weight_w;
     ends.channel = row.exists && merged < plan.merge ? -merged * p.source_channels : kNoChannel;
     ends.to = -1;
     if (row.exists && p.slots[0][row.h].slots > 0 && p.slots[1][row.w].slots > 0) {
@@ -135,6 +139,12 @@ class PackBlock {
   }
 
  private:
+  __device__ __forceinline__ int64_t of_channel(int channel) const {
+    const int row = p.block_width.quotient(channel), block = p.block_height.quotient(row);
+    return (channel - row * static_cast<int>(p.block_width.divisor)) * p.weight_m +
+           (row - block * static_cast<int>(p.block_height.divisor)) * p.weight_block_h + block * p.weight_block;
+  }
+
   struct Place {
     int row, piece;  // of the block
   };

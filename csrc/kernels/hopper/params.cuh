@@ -17,6 +17,14 @@ struct alignas(4) TapRange {
 };
 static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
 
+// ResultBlocks, as kernels see it: strides of a block in ConvParams, those within a block here.
+struct BlockedResult {
+  Divisor height, width;
+  int shift_h, shift_w, size_h, size_w;
+  int stride_c, stride_h;
+  Divisor line;  // columns that have a bias each, one after the other
+};
+
 template <class T>
 struct ConvParams {
   CUtensorMap source_map[kHopperMaxPlanes];  // and the results': hopper_result_map
@@ -34,8 +42,12 @@ struct ConvParams {
   bool vector_source;  // channels adjacent, 16-byte loads allowed
   int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
   AxisGeometry axis[2];
-  AxisGeometry window[2];  // im2col: the axes and channels of the source as it lies
-  int window_channels;
+  union Apart {
+    AxisGeometry window[2];  // im2col, which stores no blocks: the axes of the source as it lies
+    BlockedResult blocks;    // plan.to_blocks
+    Apart() : window{} {}
+  } apart;
+  int window_channels;  // im2col: of the source as it lies
   TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
   uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
   uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads

@@ -13,10 +13,10 @@ class Im2colSource {
   // What place k of a row reads: so many bytes from the pixel that the window hangs on, and so many pixels (Pixels).
   // Places without a tap are outside every image.
   static __device__ __forceinline__ void write_table(const ConvParams<T>& p, uint32_t table) {
-    const int kernel_w = p.window[1].kernel, taps = p.window[0].kernel * kernel_w;
+    const int kernel_w = p.apart.window[1].kernel, taps = p.apart.window[0].kernel * kernel_w;
     for (int k = threadIdx.x; k < p.plan.chunks * kChunk; k += blockDim.x) {
       const int channel = k / taps, tap = k - channel * taps, tap_h = tap / kernel_w;
-      const int h = window_shift(p.window[0], tap_h), w = window_shift(p.window[1], tap - tap_h * kernel_w);
+      const int h = window_shift(p.apart.window[0], tap_h), w = window_shift(p.apart.window[1], tap - tap_h * kernel_w);
       const bool exists = channel < p.window_channels;
       const int64_t offset = (channel * p.source_c + h * p.source_h + w * p.source_w) * kSize;
       const uint32_t at = table + k * kHopperIm2colEntryBytes;
@@ -33,9 +33,9 @@ class Im2colSource {
     const HopperConvPlan& plan = p.plan;
     const char* const image = reinterpret_cast<const char*>(
         p.source + item.n * p.source_n + static_cast<int64_t>(item.group) * p.window_channels * p.source_c);
-    const int step_h = p.window[0].source_step(), step_w = p.window[1].source_step();
-    const bool inside = is_inside(p.window[0], item.h, plan.halo.h) && is_inside(p.window[1], item.w, plan.halo.w) &&
-                        item.n + plan.halo.n <= p.batch;
+    const int step_h = p.apart.window[0].source_step(), step_w = p.apart.window[1].source_step();
+    const bool inside = is_inside(p.apart.window[0], item.h, plan.halo.h) &&
+                        is_inside(p.apart.window[1], item.w, plan.halo.w) && item.n + plan.halo.n <= p.batch;
     const int places = p.source_channels - chunk * kChunk;  // of this chunk that have taps
     const int rows = plan.halo.n * plan.halo.h * plan.halo.w, units = (rows + 31) / 32 * kBatches;
     for (int unit = thread_ / 32; unit < units; unit += kThreads / 32) {
@@ -90,7 +90,7 @@ class Im2colSource {
   template <bool kInside>
   __device__ __forceinline__ void read(const Window& window, uint32_t entries,
                                        uint32_t (&raw)[kAhead / kPiece][kPiece]) const {
-    const uint32_t last = pixels(p.window[0].source_size - 1, p.window[1].source_size - 1);
+    const uint32_t last = pixels(p.apart.window[0].source_size - 1, p.apart.window[1].source_size - 1);
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
       const uint4 two = load_shared_vector(entries + i * kHopperIm2colEntryBytes);
