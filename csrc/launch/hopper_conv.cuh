@@ -73,12 +73,13 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   for (int a = 0; a < 2; ++a) p.result_step[a] = divide_by(p.axis[a].result_step());
   if (const auto& blocks = problem.blocks) {
     p.result_n = blocks->stride_n;
+    p.result_m = blocks->stride_c;
     p.result_h = blocks->height * blocks->stride_h;
     p.result_w = blocks->width;
-    p.apart.blocks = {
-        divide_by(blocks->height),          divide_by(blocks->width),           static_cast<int>(blocks->shift_h),
-        static_cast<int>(blocks->shift_w),  static_cast<int>(blocks->size_h),   static_cast<int>(blocks->size_w),
-        static_cast<int>(blocks->stride_c), static_cast<int>(blocks->stride_h), divide_by(blocks->line)};
+    p.apart.blocks = {divide_by(blocks->height),          divide_by(blocks->width),
+                      static_cast<int>(blocks->shift_h),  static_cast<int>(blocks->shift_w),
+                      static_cast<int>(blocks->size_h),   static_cast<int>(blocks->size_w),
+                      static_cast<int>(blocks->stride_h), divide_by(blocks->line)};
   }
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;

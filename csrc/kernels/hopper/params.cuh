@@ -17,11 +17,11 @@ struct alignas(4) TapRange {
 };
 static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
 
-// ResultBlocks, as kernels see it: strides of a block in ConvParams, those within a block here.
+// ResultBlocks, as kernels see it: ConvParams has the strides of whole blocks and of their channels.
 struct BlockedResult {
   Divisor height, width;
   int shift_h, shift_w, size_h, size_w;
-  int stride_c, stride_h;
+  int stride_h;  // elements
   Divisor line;  // columns that have a bias each, one after the other
 };
 

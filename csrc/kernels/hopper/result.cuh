@@ -91,8 +91,37 @@ class Result {
   __device__ __forceinline__ void store(const Item& item, const Phases& phases, Accumulators& acc) const {
     if constexpr (kToBlocks) {
       store_to_blocks(item, acc);
+      return;
+    }
+    const Window window = window_of(item, phases);
+    // A warpgroup within one line of the tile, which large images give, has a shorter way.
+    const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
+    if (p.plan.channels_adjacent) {
+      one_line ? store_channels<true>(window, acc) : store_channels<false>(window, acc);
+    } else if (p.plan.inner == HopperInner::kWidth) {
+      const bool in_line = p.plan.pixels.h - p.plan.second.h == 1;
+      if constexpr (hopper_joins_phases(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.row_phases > kPhases) {
+          in_line ? store_rows_of_all_phases<true>(item, window, phases.w, acc)
+                  : store_rows_of_all_phases<false>(item, window, phases.w, acc);
+          return;
+        }
+      }
+      if constexpr (hopper_writes_whole_sectors(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.whole_sectors) {
+          in_line ? store_rows<true>(item, window, acc) : store_rows<false>(item, window, acc);
+          return;
+        }
+      }
+      if constexpr (hopper_stores_flat(HopperTile{kGroups, kPhases, kFold})) {
+        if (p.plan.flat) {
+          p.vector_result == 2 ? store_flat<2>(window, acc) : store_flat<1>(window, acc);
+          return;
+        }
+      }
+      one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
     } else {
-      store_window(item, phases, acc);
+      store_columns(window, acc);
     }
   }
 
@@ -211,44 +240,11 @@ class Result {
   __device__ __forceinline__ void store_to_blocks(const Item& item, const Accumulators& acc) const {
     if constexpr (kSize == 4) {
       constexpr bool kMayExchange = hopper_may_exchange(kSize, HopperTile{kGroups, kPhases, kFold});
-      kMayExchange&& p.plan.exchanges ? store_blocks<kMayExchange>(item, acc) : store_blocks<false>(item, acc);
+      p.plan.exchanges&& kMayExchange ? store_blocks<kMayExchange>(item, acc) : store_blocks<false>(item, acc);
     } else {
       p.vector_result == 4   ? store_blocks_by<4>(item, acc)
       : p.vector_result == 2 ? store_blocks_by<2>(item, acc)
                              : store_blocks_by<1>(item, acc);
-    }
-  }
-
-  __device__ __forceinline__ void store_window(const Item& item, const Phases& phases, Accumulators& acc) const {
-    const Window window = window_of(item, phases);
-    // A warpgroup within one line of the tile, which large images give, has a shorter way.
-    const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
-    if (p.plan.channels_adjacent) {
-      one_line ? store_channels<true>(window, acc) : store_channels<false>(window, acc);
-    } else if (p.plan.inner == HopperInner::kWidth) {
-      const bool in_line = p.plan.pixels.h - p.plan.second.h == 1;
-      if constexpr (hopper_joins_phases(HopperTile{kGroups, kPhases, kFold})) {
-        if (p.plan.row_phases > kPhases) {
-          in_line ? store_rows_of_all_phases<true>(item, window, phases.w, acc)
-                  : store_rows_of_all_phases<false>(item, window, phases.w, acc);
-          return;
-        }
-      }
-      if constexpr (hopper_writes_whole_sectors(HopperTile{kGroups, kPhases, kFold})) {
-        if (p.plan.whole_sectors) {
-          in_line ? store_rows<true>(item, window, acc) : store_rows<false>(item, window, acc);
-          return;
-        }
-      }
-      if constexpr (hopper_stores_flat(HopperTile{kGroups, kPhases, kFold})) {
-        if (p.plan.flat) {
-          p.vector_result == 2 ? store_flat<2>(window, acc) : store_flat<1>(window, acc);
-          return;
-        }
-      }
-      one_line ? store_runs<true>(window, acc) : store_runs<false>(window, acc);
-    } else {
-      store_columns(window, acc);
     }
   }
 
@@ -492,7 +488,7 @@ class Result {
     const BlockedResult& b = p.apart.blocks;
     const int of_group = item.m_tile * plan.tile_m + channel, inner = walk.inner + pixel;
     const auto [m, r, k] = in_block(item.group * p.result_channels + of_group);
-    BlockElement element{m * b.stride_c + r * b.stride_h + k, 0};
+    BlockElement element{static_cast<int>(m * p.result_m) + r * b.stride_h + k, 0};
     const Range images{0, min(p.batch - item.n, plan.pixels.n)};
     const Range height = pixels_with(item.h, plan.pixels.h, r, b.shift_h, b.size_h, b.height);
     const Range width = pixels_with(item.w, plan.pixels.w, k, b.shift_w, b.size_w, b.width);
