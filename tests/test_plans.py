@@ -1669,6 +1669,33 @@ def _check_subpixel_plan(plan: Any, one: Case, direction: str, dtype: str, multi
         _check_hopper_plan(inner.tile, blocks, direction, dtype, multiprocessors)
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_blocks_are_stored_where_they_belong(dtype: str, layout: str) -> None:
+    """By the Hopper family alone, not in strict float32, of many channels only in contiguous results with long rows."""
+    (fcn32s,) = (one for one in ZOO if one["name"] == "fcn32s")
+    problem = problem_of(fcn32s, "forward", dtype, layout)
+    ways = {False} if dtype == "float32" else {False, True}
+    assert {plan.tile.stores_plain for plan in core.candidates(problem, core.Device(), "subpixel")} == ways
+    problem.allow_tf32 = True
+    plan = core.make_plan(problem, core.Device())
+    assert plan.tile.stores_plain
+    assert plan.workspace_bytes == plan.tile.inner.workspace_bytes
+    text = core.explain(problem, core.Device())
+    assert "blocks stored where they belong" in text
+    assert "to blocks" not in text.split("considered:")[0]
+    ampere = core.Device()
+    ampere.has_wgmma = False
+    assert not any(plan.tile.stores_plain for plan in core.candidates(problem, ampere, "subpixel"))
+    for stride in (2, 4):
+        many = case("many", 4, 64, 30, 30, 128, stride, stride)
+        problem = problem_of(many, "forward", dtype, layout)
+        problem.allow_tf32 = True
+        plans = core.candidates(problem, core.Device(), "subpixel")
+        stored = [plan for plan in plans if getattr(plan.tile, "stores_plain", False)]
+        assert bool(stored) == (stride == 4 and layout == "contiguous")
+
+
 @st.composite
 def depthwise_problems(draw: st.DrawFn) -> Case:
     """Of those that kernels known at compile time, or in blocks of the stride, mostly take."""
