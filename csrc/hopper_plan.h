@@ -60,7 +60,7 @@ constexpr bool hopper_writes_whole_sectors(HopperTile tile) { return tile.phases
 constexpr bool hopper_joins_phases(HopperTile tile) { return tile.phases > 1 && tile.groups <= 12; }
 // Instances that store the pixels of flat lines from registers: with two phases groups of rows fill a tile as well.
 constexpr bool hopper_stores_flat(HopperTile tile) { return tile.phases == 1 && tile.fold == 1; }
-// Those whose lanes may exchange pixels for it, which needs registers.
+// Of the instances that store blocks, those whose lanes may exchange pixels for it, which needs registers.
 constexpr bool hopper_may_exchange(int element, HopperTile tile) { return element == 4 && tile.groups <= 24; }
 inline constexpr int kHopperLeastFlat = 8;  // pixels from one of these lines to the next
 // Channels of a warp whose rows leave at once, where a tile writes whole sectors.
