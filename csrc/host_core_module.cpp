@@ -442,6 +442,26 @@ PYBIND11_MODULE(_host_core, m) {
             }
             return all;
           });
+  py::class_<HopperPlanesPlan>(m, "HopperPlanesPlan")
+      .def_property_readonly("channels", [](const HopperPlanesPlan& p) { return p.weights.tile_m; })
+      .def_property_readonly("chunks", [](const HopperPlanesPlan& p) { return p.weights.chunks; })
+      .def_property_readonly("m_tiles", [](const HopperPlanesPlan& p) { return p.weights.m_tiles; })
+      .def_property_readonly("packed_bytes", [](const HopperPlanesPlan& p) { return p.weights.packed_bytes; })
+      .def_property_readonly("warpgroups", &HopperPlanesPlan::warpgroups)
+      .def_readonly("resident", &HopperPlanesPlan::resident)
+      .def_readonly("pieces", &HopperPlanesPlan::pieces)
+      .def_readonly("copied_bytes", &HopperPlanesPlan::copied_bytes)
+      .def_readonly("stage_bytes", &HopperPlanesPlan::stage_bytes)
+      .def_readonly("rings", &HopperPlanesPlan::rings)
+      .def_readonly("weights_at", &HopperPlanesPlan::weights_at)
+      .def_readonly("tables_at", &HopperPlanesPlan::tables_at)
+      .def_readonly("image_pieces", &HopperPlanesPlan::image_pieces)
+      .def_readonly("columns", &HopperPlanesPlan::columns)
+      .def_readonly("items", &HopperPlanesPlan::items)
+      .def_readonly("blocks", &HopperPlanesPlan::blocks)
+      .def_readonly("slots", &HopperPlanesPlan::slots)
+      .def_readonly("barriers_at", &HopperPlanesPlan::barriers_at)
+      .def_readonly("shared_bytes", &HopperPlanesPlan::shared_bytes);
   auto turned_plan = py::class_<HopperWeightTurnedPlan>(m, "HopperWeightTurnedPlan");
   define_copies(turned_plan);
   turned_plan.def_property_readonly("warpgroups", [](const HopperWeightTurnedPlan& p) { return p.tile.warpgroups; })

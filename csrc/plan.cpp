@@ -144,6 +144,17 @@ std::string describe_launch(const HopperConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperPlanesPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << planes_threads(plan.weights.tile_m, plan.resident)
+       << " threads for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.rings
+       << (plan.rings > 1 ? " rings" : " ring") << " of " << plan.slots << " stages of " << plan.stage_bytes
+       << " bytes, source by "
+       << (plan.copied_bytes == 16 ? "tensor copies" : "copies of " + std::to_string(plan.copied_bytes) + " bytes")
+       << " of its planes";
+  return text.str();
+}
+
 std::string describe_launch(const HopperWeightPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + plan.step_warps) << " threads, "
@@ -237,6 +248,7 @@ const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
 const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
+const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }

@@ -12,6 +12,7 @@
 #include "direct_plan.h"
 #include "gather_plan.h"
 #include "hopper_plan.h"
+#include "hopper_planes_plan.h"
 #include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
@@ -49,7 +50,8 @@ struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
                HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
+               HopperPlanesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, RowsConvPlan, SubpixelPlan,
+               MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

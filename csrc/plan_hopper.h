@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hopper_plan.h"
+#include "hopper_planes_plan.h"
 #include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
@@ -20,6 +21,7 @@ struct Device;
 struct Plan;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
+std::string describe(const HopperPlanesPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
@@ -28,6 +30,13 @@ std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+// Of blocks alone (Problem::blocks).
+std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
+// Whether two neighbours of a block's row may be stored at once, given a result that begins at a multiple of both.
+bool planes_store_pairs(const Problem& problem);
+// Whether every element of every block is one of the output's.
+bool planes_have_whole_blocks(const Problem& problem);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,

@@ -33,12 +33,14 @@ double rows_ms(const Blocks& blocks, DType dtype) {
 
 // Whether the inner plan may store the output's blocks where they belong.
 bool may_store_plain(const Problem& problem) {
-  if (problem.direction != Direction::kForward || subpixel_output(problem).in_place() || has_columns(problem)) {
-    return false;
-  }
-  const std::optional<ResultBlocks> blocks = subpixel_result_blocks(problem);
-  return blocks && (problem.out_channels_per_group() < kMostSubpixelChannels ||
-                    (blocks->line == 1 && blocks->width >= kLeastSubpixelRow));
+  return problem.direction == Direction::kForward && !subpixel_output(problem).in_place() && !has_columns(problem) &&
+         subpixel_result_blocks(problem);
+}
+// Whether blocks are worth it for products of several taps.
+bool is_worth_blocks(const Problem& problem) {
+  const ResultBlocks blocks = *subpixel_result_blocks(problem);
+  return problem.out_channels_per_group() < kMostSubpixelChannels ||
+         (blocks.line == 1 && blocks.width >= kLeastSubpixelRow);
 }
 
 }  // namespace
@@ -88,13 +90,17 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
     consider_inner(make_plan(subpixel_problem(problem), device, within), false);
   }
   if (within.allows("hopper") && may_store_plain(problem)) {
-    std::vector<Candidate> tiles;
-    const std::optional<Plan> quickest = plan_hopper_conv(subpixel_stored_problem(problem), device,
-                                                          considered ? &tiles : nullptr);
-    if (quickest && !considered) consider_inner(*quickest, true);
-    for (const Candidate& tile : tiles) {
-      if (tile.plan) consider_inner(*tile.plan, true);
-    }
+    const Problem stored = subpixel_stored_problem(problem);
+    const auto consider_planner = [&](const auto& planner) {
+      std::vector<Candidate> tiles;
+      const std::optional<Plan> quickest = planner(stored, device, considered ? &tiles : nullptr);
+      if (quickest && !considered) consider_inner(*quickest, true);
+      for (const Candidate& tile : tiles) {
+        if (tile.plan) consider_inner(*tile.plan, true);
+      }
+    };
+    consider_planner(plan_hopper_planes);
+    if (is_worth_blocks(problem)) consider_planner(plan_hopper_conv);
   }
   return best;
 }

@@ -377,13 +377,48 @@ def test_blocks_stored_where_they_belong(one: Case, mode: str) -> None:
         call = Call(one, "forward", mode, layout, "subpixel")
         by_kind: dict[tuple[Any, ...], list[Any]] = {}
         for plan in core.candidates(call.problem, call.device, "subpixel"):
-            if getattr(plan.tile, "stores_plain", False):
-                tile = plan.tile.inner.tile
+            if not getattr(plan.tile, "stores_plain", False):
+                continue
+            tile = plan.tile.inner.tile
+            if isinstance(tile, core.HopperConvPlan):
                 by_kind.setdefault((tile.inner, tile.in_turns, tile.weights), []).append(plan)
         assert bool(by_kind) == (layout == "contiguous" or (one["g"] == 1 and one["co"] < 64))
         for plans in by_kind.values():
             call.with_plan(Random(one["name"]).choice(plans)).check()
             _check_odd_addresses(call.with_plan(plans[-1]))
+
+
+# Kernels as large as the stride: blocks of even and odd rows, images of less than a piece and of several, ends of
+# images within a block, elements of blocks beyond it, groups, more and fewer channels than an item has.
+PLANES = [
+    case("squares", 3, 40, 8, 8, 70, 2, 2),
+    case("one_piece_and_more", 2, 72, 5, 8, 24, 2, 2),
+    case("many_items", 5, 130, 8, 16, 33, 4, 4),
+    case("odd_rows", 2, 16, 4, 8, 40, 3, 3),
+    case("padded", 2, 32, 6, 4, 20, (4, 2), (4, 2), (1, 1), (1, 1)),
+    case("padded_odd", 2, 32, 6, 4, 20, (3, 5), (3, 5), (2, 1), (2, 1)),
+    case("grouped", 2, 64, 4, 16, 48, (2, 4), (2, 4), g=2),
+    case("across", 1, 24, 16, 2, 16, (1, 2), (1, 2)),
+    case("long_rows", 1, 16, 2, 4, 3, 16, 16),
+    case("small_planes", 3, 80, 7, 6, 20, 2, 2),
+    case("smaller_planes", 5, 40, 2, 3, 40, (2, 4), (2, 4), g=2),
+]
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("one", PLANES, ids=lambda one: one["name"])
+def test_planes_as_they_lie(one: Case, mode: str) -> None:
+    """Planes of pixels as they lie, into the blocks of a contiguous output."""
+    call = Call(one, "forward", mode, "contiguous", "subpixel")
+    plans = [
+        plan
+        for plan in core.candidates(call.problem, call.device, "subpixel")
+        if isinstance(plan.tile, core.SubpixelPlan) and isinstance(plan.tile.inner.tile, core.HopperPlanesPlan)
+    ]
+    assert [plan.tile.inner.tile.channels for plan in plans if not plan.tile.inner.tile.resident] == [64, 128, 192, 256]
+    assert any(plan.tile.inner.tile.resident for plan in plans)
+    for plan in plans:
+        call.with_plan(plan).check()
 
 
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.

@@ -8,6 +8,7 @@
 #include "../direct_plan.h"
 #include "../gather_plan.h"
 #include "../hopper_plan.h"
+#include "../hopper_planes_plan.h"
 #include "../hopper_weight_lines_plan.h"
 #include "../hopper_weight_plan.h"
 #include "../hopper_weight_strips_plan.h"
@@ -51,6 +52,10 @@ cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& pla
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
+
+template <class T>
+cudaError_t launch_hopper_planes(const Problem& problem, const HopperPlanesPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
 
 template <class T, int kParts>
 cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan& plan, const Operands& operands,

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "../correlation.h"
+#include "../hopper_planes_plan.h"
 #include "../tap_span.h"
 
 namespace deconv {
@@ -134,6 +135,18 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     }
   }
   return true;
+}
+
+bool encode_planes_map(const Problem& problem, const void* source, CUtensorMap* map) {
+  const Correlation c = correlation(problem);
+  const int64_t size = element_size(problem.dtype), unit = 16 / size;
+  const DimensionOf dimension{size};
+  const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
+  const Dimensions order{dimension(c.source.size[2] * c.source.size[3], 1, kPlanesPiece),
+                         dimension(c.source_channels, step(1), kHopperRowBytes / size),
+                         dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1),
+                         dimension(c.source.size[0], step(0), 1), dimension(1, unit, 1)};
+  return encode_map(map, type_of(problem.dtype), source, order, swizzle_of(static_cast<int>(kPlanesPiece * size)));
 }
 
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,

@@ -17,6 +17,9 @@ TensorMapEncode tensor_map_encode();
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps);
 
+// The map of a contiguous source's pieces (hopper_planes_plan.h): pixels, channels, group, image. False as above.
+bool encode_planes_map(const Problem& problem, const void* source, CUtensorMap* map);
+
 // The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
 // hopper_result_map. False as above.
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
