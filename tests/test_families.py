@@ -638,6 +638,44 @@ def test_tiles_side_by_side(case: tuple[Any, ...], dtype: torch.dtype, allow_tf3
     assert _relative_error(part, expected[:, :fewer]) < most
 
 
+# Batch, input channels, output channels, groups, kernel, padding, image, what the plan says in bfloat16: kernels as
+# large as the stride; planes that tensor copies bring and that warps do, weights that stay and that do not.
+PLANES = [
+    (16, 1000, 500, 1, (2, 2), (0, 0), (16, 32), "256 channels x 128 pixels of planes as they lie, blocks"),
+    (16, 128, 64, 1, (2, 2), (0, 0), (64, 76), "planes as they lie, weights that stay"),
+    (64, 256, 128, 1, (2, 2), (0, 0), (14, 14), "planes as they lie, by warps, weights that stay"),
+    (512, 96, 40, 1, (4, 4), (0, 0), (7, 6), "planes as they lie, by warps, weights that stay"),
+    (8, 192, 66, 3, (3, 4), (1, 2), (40, 48), "planes as they lie, weights that stay"),
+    (16, 80, 40, 1, (2, 5), (0, 0), (48, 80), "planes as they lie, weights that stay"),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("allow_tf32", [True], indirect=True)
+@pytest.mark.usefixtures("allow_tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", PLANES)
+def test_planes_as_they_lie(case: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Against float64, every result written, the same bits in 10 calls, and of an input that no tensor copy takes."""
+    batch, channels_in, channels_out, groups, kernel, padding, image, expected_plan = case
+    torch.manual_seed(3)
+    x = torch.randn(batch, channels_in, *image, device="cuda").to(dtype)
+    weight = torch.randn(channels_in, channels_out // groups, *kernel, device="cuda").to(dtype)
+    bias = torch.randn(channels_out, device="cuda").to(dtype)
+    options = (kernel, padding, [0, 0], groups, [1, 1])
+    text = torch.ops.deconv.explain(x, weight, bias, *options)
+    (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
+    assert dtype == torch.float32 or expected_plan in plan, text
+    expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *options[:4])
+    poison("cuda", expected.numel() * dtype.itemsize)
+    result = OPERATOR(x, weight, bias, *options)
+    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3, torch.float32: 1e-3}[dtype]
+    assert _relative_error(result, expected) < most
+    for _ in range(10):
+        assert torch.equal(OPERATOR(x, weight, bias, *options), result)
+    assert _relative_error(OPERATOR(_moved(x), weight, bias, *options), expected) < most
+
+
 def _moved(tensor: Tensor) -> Tensor:
     """The same values and strides, one element off a multiple of 16 bytes."""
     return tensor.new_empty(tensor.numel() + 1)[1:].as_strided(tensor.size(), tensor.stride()).copy_(tensor)

@@ -2543,7 +2543,7 @@ def test_chosen_contiguous_plans_are_near_the_quickest_timed() -> None:
 
 
 def test_chosen_plans_of_planes_are_near_the_quickest_timed() -> None:
-    """The same of an H200: of h200_planes_plans.json, twice each. Where another plan is quicker, it is taken."""
+    """The same of an H200: of h200_planes_plans.json, three times each. Where another plan is quicker, it is taken."""
     timed = _timed("h200_planes_plans")
     layers = {one["name"]: one for one in (*ZOO, *timed["layers"])}
     ratios = []
