@@ -5,9 +5,9 @@
 // elements of blocks are operand B, packed beforehand (pack_weight.cuh). So a lane holds neighbouring elements of a
 // block's row, and eight lanes have neighbouring pixels: results leave from registers in whole sectors.
 //
-// Tensor copies, or warps, bring pieces of kPlanesPiece pixels of one image, a row a channel. Blocks
-// are persistent, and rings are filled ahead while warpgroups that multiplied store. Where the weights of all source
-// channels fit they stay, and warpgroups take items of their own; else two share an item's weights.
+// Tensor copies, or warps, bring pieces of kPlanesPiece pixels of one image, a row a channel. Blocks are persistent,
+// and rings are filled ahead while warpgroups that multiplied store. Where the weights of all source channels fit they
+// stay, and warpgroups take items of their own; else two share an item's weights.
 #pragma once
 
 #include "../../hopper_planes_plan.h"
