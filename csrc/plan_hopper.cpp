@@ -17,13 +17,11 @@
 namespace deconv {
 namespace {
 
-// Channels of groups or merged ones on either side, where it matters (takes_few_channels).
-constexpr int64_t kMinChannels = 16, kMostMerged = 128;
+constexpr int64_t kMostMerged = 128;  // channels
 constexpr int kMostWeightSlots = 12, kLeastWeightSlots = 3;
 constexpr int kMostHaloSlots = 8;
 constexpr int kLeastRawSlots = 3, kLeastFewRawSlots = 2, kMostRawSlots = 8;
 constexpr int kWideRawWeightSlots = 4;  // beside wide raw boxes at least, or as many as without
-constexpr int64_t kMostPadding = 2;
 constexpr int kShortRow = 256;  // bytes of a row that four lanes store; longer ones eight
 constexpr int kMostResident = 150;  // stages of weights that may stay
 // im2col reads the source again for each tap, so L1 should hold it.
@@ -122,7 +120,6 @@ constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
 int most_clusters(const Device& device, int blocks) { return device.multiprocessors * 10 / 11 / blocks; }
-constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;  // if weights are not in place
 // Of results computed in the workspace: those that the L2 cache holds, and others. The launch is set by hand, between
 // stylegan2_mod, which is unpacked, and dcgan2's gradient, which is not.
 constexpr double kUnpackLaunchMs = 8e-3, kUnpackMsPerByte = 0.55e-9, kUnpackFarMsPerByte = 0.7e-9;
@@ -154,7 +151,7 @@ std::vector<int64_t> merges_of(const Problem& problem) {
   const auto [least, most] = std::minmax({problem.in_channels_per_group(), problem.out_channels_per_group()});
   std::vector<int64_t> merges;
   for (int64_t count = 1; count <= problem.groups && (count == 1 || count * most <= kMostMerged); ++count) {
-    if (problem.groups % count == 0 && count * least >= kMinChannels) merges.push_back(count);
+    if (problem.groups % count == 0 && count * least >= kHopperMinChannels) merges.push_back(count);
   }
   return merges;
 }
@@ -167,7 +164,7 @@ bool fits_im2col(const Problem& problem) {
   const int64_t taps = static_cast<int64_t>(axis[0].kernel) * axis[1].kernel;
   if (axis[0].result_step() > 1 || axis[1].result_step() > 1) return false;
   if (c.source_channels > kMostIm2colChannels || c.source_channels * taps > kHopperMostIm2col) return false;
-  if (c.result_channels < kMinChannels && !takes_few_channels(problem)) return false;
+  if (c.result_channels < kHopperMinChannels && !takes_few_channels(problem)) return false;
   const bool lies_in_order = axis[0].kernel == 1 || axis[1].kernel == 1 ||
                              problem.w.stride[2] == axis[1].kernel * problem.w.stride[3];
   if (!lies_in_order) return false;
@@ -203,10 +200,10 @@ std::string refusal(const Problem& problem, const Device& device) {
     return "stores no blocks in strict float32";  // what is not finite is computed again, at its place (repair.cuh)
   }
   if (!merges_of(problem).empty() || fits_im2col(problem)) return "";
-  return "takes at least " + std::to_string(kMinChannels) +
+  return "takes at least " + std::to_string(kHopperMinChannels) +
          " channels a group on either side, or a number that divides the groups to have " +
-         std::to_string(kMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
-         std::to_string(kMinChannels) + " result channels from up to " + std::to_string(kMostIm2colChannels) +
+         std::to_string(kHopperMinChannels) + " to " + std::to_string(kMostMerged) + " together; or, without phases, " +
+         std::to_string(kHopperMinChannels) + " result channels from up to " + std::to_string(kMostIm2colChannels) +
          " whose taps are at most " + std::to_string(kHopperMostIm2col) +
          "; fewer without groups and not in strict float32";
 }
@@ -335,7 +332,7 @@ class Candidates {
     // Slots that phases leave empty, and rows and channels that groups do, must not cost much more than the weights
     // and the zeros between merged groups.
     const int64_t weight_bytes = problem_.w.numel() * merge_ * element_ * p.parts;
-    if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
+    if (!hopper_may_pack(p.packed_bytes, weight_bytes)) return std::nullopt;
     p.weights = weights_of(p);
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.phase_groups / p.item_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
@@ -357,7 +354,7 @@ class Candidates {
       p.blocks = p.items * split;
     }
     // M-major weights cost the epilogue an exchange between lanes.
-    if (p.weights == HopperWeights::kMajorM && pack_ms(p) < kLeastPacking * estimate_ms(p)) {
+    if (p.weights == HopperWeights::kMajorM && hopper_pack_ms(p.packed_bytes) < kLeastPacking * estimate_ms(p)) {
       p.weights = HopperWeights::kPacked;
     }
     return p;
@@ -401,16 +398,13 @@ class Candidates {
     return 1e3 * std::max(compute * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory, memory + partial) +
            costs.launch_ms + (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
-           (p.weights == HopperWeights::kPacked ? pack_ms(p) : 0);
+           (p.weights == HopperWeights::kPacked ? hopper_pack_ms(p.packed_bytes) : 0);
   }
 
  private:
   // From the L2 cache what it holds.
   static double unpack_ms(double bytes) {
     return kUnpackLaunchMs + (bytes < kCachedBytes ? kUnpackMsPerByte : kUnpackFarMsPerByte) * bytes;
-  }
-  static double pack_ms(const HopperConvPlan& p) {
-    return kPackMs + kPackMsPerByte * static_cast<double>(p.packed_bytes);
   }
   const Costs& costs_of(const HopperConvPlan& p) const {
     return p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
@@ -937,17 +931,25 @@ Problem im2col_problem(const Problem& problem) {
   return p;
 }
 
+bool hopper_may_pack(int64_t packed_bytes, int64_t weight_bytes) {
+  constexpr int64_t kMostPadding = 2;  // times
+  return packed_bytes <= std::max(kWorkspaceLimit, kMostPadding * weight_bytes);
+}
+
+int hopper_blocks_unit(const Problem& problem, int most) {
+  const ResultBlocks& blocks = *problem.blocks;
+  int64_t unit = most;
+  for (const int64_t elements : {blocks.width, blocks.shift_w, blocks.size_w, blocks.stride_n, blocks.stride_c,
+                                 blocks.stride_h, correlation(problem).result_channels}) {
+    while (elements % unit != 0) unit /= 2;
+  }
+  return static_cast<int>(unit);
+}
+
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
   const Correlation c = correlation(problem);
   const bool is_short = element_size(problem.dtype) == 2;
-  if (const auto& blocks = problem.blocks) {
-    int64_t unit = is_short ? 4 : 1;
-    for (const int64_t elements : {blocks->width, blocks->shift_w, blocks->size_w, blocks->stride_n, blocks->stride_c,
-                                   blocks->stride_h, c.result_channels}) {
-      while (elements % unit != 0) unit /= 2;
-    }
-    return static_cast<int>(unit);
-  }
+  if (problem.blocks) return hopper_blocks_unit(problem, is_short ? 4 : 1);
   if (c.result.stride[1] == 1) return is_short && packs_along_channels(c.result, c.result_channels, 4) ? 4 : 1;
   if (c.result.stride[3] != 1 || geometry(problem, 1).result_step() != plan.tile.phases) return 1;
   const auto fits = [&](int count) {

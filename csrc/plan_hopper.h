@@ -33,8 +33,6 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
 // Of blocks alone (Problem::blocks).
 std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
-// Whether two neighbours of a block's row may be stored at once, given a result that begins at a multiple of both.
-bool planes_store_pairs(const Problem& problem);
 // Whether every element of every block is one of the output's.
 bool planes_have_whole_blocks(const Problem& problem);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
@@ -75,6 +73,15 @@ inline int64_t hopper_unpacked_bytes(const Problem& problem, const HopperConvPla
   return plan.unpack ? problem.result().numel() * static_cast<int64_t>(element_size(problem.dtype)) : 0;
 }
 
+// Channels of a group or of merged ones, on either side where it matters.
+inline constexpr int64_t kHopperMinChannels = 16;
+// Weights packed beforehand: of their kernel, ms; and whether they take no more than is allowed, packed with zeros,
+// where `weight_bytes` are the weights' own.
+constexpr double hopper_pack_ms(int64_t packed_bytes) { return 1e-3 + 0.5e-9 * static_cast<double>(packed_bytes); }
+bool hopper_may_pack(int64_t packed_bytes, int64_t weight_bytes);
+
+// How many neighbours of a block's row one store takes, up to `most`, given a base pointer of as many.
+int hopper_blocks_unit(const Problem& problem, int most);
 // How many neighbours one store takes, given a base pointer of 16 bytes and the plan's groups merged.
 int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);
 

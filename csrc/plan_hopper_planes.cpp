@@ -14,9 +14,7 @@
 namespace deconv {
 namespace {
 
-constexpr int64_t kMinChannels = 16;  // of a group on either side
 constexpr int kLeastSlots = 3;
-constexpr int64_t kMostPadding = 2;
 
 // Cycles of a multiprocessor at kClock, fitted to 832 timings of 29 layers on an H200 (docs/performance_notes.md).
 struct Costs {
@@ -37,7 +35,6 @@ struct Costs {
 };
 constexpr Costs kCostsShort{1.6, 253, 46.7, 164, 371, 0.0292, 0.219, 0.0622, 0.017, 1.46, 0.545, 1.17, 0.006, 1};
 constexpr Costs kCostsTf32{1.6, 244, 48.1, 143, 284, 0.0486, 0.347, 0.0649, 0.0246, 1, 0.446, 1.17, 0.006, 0.9};
-constexpr double kPackMs = 1e-3, kPackMsPerByte = 0.5e-9;
 
 // Of a source's rows, what begins at multiples of as much: by tensor copies, or by warps, whose copies must not reach
 // beyond a plane.
@@ -67,8 +64,8 @@ std::string refusal(const Problem& problem, const Device& device) {
     return "takes contiguous inputs whose planes lie multiples of 4 bytes apart";
   }
   const Correlation c = correlation(problem);
-  if (std::min(c.source_channels, c.result_channels) < kMinChannels) {
-    return "takes at least " + std::to_string(kMinChannels) + " channels a group on either side";
+  if (std::min(c.source_channels, c.result_channels) < kHopperMinChannels) {
+    return "takes at least " + std::to_string(kHopperMinChannels) + " channels a group on either side";
   }
   return "";
 }
@@ -93,7 +90,7 @@ std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& 
   p.resident = resident;
   p.copied_bytes = copied_bytes(problem);
   const int64_t weight_bytes = problem.w.numel() * element_size(problem.dtype);
-  if (p.weights.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * weight_bytes)) return std::nullopt;
+  if (!hopper_may_pack(p.weights.packed_bytes, weight_bytes)) return std::nullopt;
   p.pieces = kPlanesPieces * (resident ? 1 : p.warpgroups());
   p.image_pieces = static_cast<int>(ceil_div(problem.axis[0].input * problem.axis[1].input, kPlanesPiece));
   const double pieces = static_cast<double>(problem.batch) * p.image_pieces;
@@ -131,7 +128,7 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPla
   const double products = chunks * (warpgroups * p.weights.tile_m * costs.product + costs.stage);
   const double brought = p.copied_bytes == 16 ? 0 : p.rings * p.pieces * costs.warps * 8 / p.copied_bytes;
   const double load = chunks * (p.rings * p.stage_bytes / costs.bytes + brought);
-  const double element = costs.element + (planes_store_pairs(problem) ? 0 : costs.apart) +
+  const double element = costs.element + (hopper_blocks_unit(problem, 2) == 2 ? 0 : costs.apart) +
                          (problem.blocks->size_w * size % kSectorBytes == 0 ? 0 : costs.ragged) +
                          (planes_have_whole_blocks(problem) ? 0 : costs.padded);
   const double leave = costs.item + kPlanesPieces * kPlanesPiece * warpgroups * p.weights.tile_m * element;
@@ -143,19 +140,11 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPla
   const double cycles = start + (rounds - 1) * std::max(work, load) + std::max(products, load) + leave;
   const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
   const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, costs.least * memory_ms) +
-                    costs.launch_ms + kPackMs + kPackMsPerByte * static_cast<double>(p.weights.packed_bytes);
+                    costs.launch_ms + hopper_pack_ms(p.weights.packed_bytes);
   return ms * costs.beside_others;
 }
 
 }  // namespace
-
-bool planes_store_pairs(const Problem& problem) {
-  const ResultBlocks& b = *problem.blocks;
-  for (const int64_t elements : {b.width, b.shift_w, b.size_w, b.stride_n, b.stride_c, b.stride_h}) {
-    if (elements % 2 != 0) return false;
-  }
-  return true;
-}
 
 bool planes_have_whole_blocks(const Problem& problem) {
   const ResultBlocks& b = *problem.blocks;

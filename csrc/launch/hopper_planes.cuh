@@ -27,7 +27,7 @@ hopper::PlanesParams<T> planes_params(const Problem& problem, const HopperPlanes
   p.images = static_cast<int>(problem.batch);
   p.result_channels = static_cast<int>(problem.out_channels_per_group());
   p.whole = planes_have_whole_blocks(problem);
-  p.pairs = planes_store_pairs(problem) && is_aligned(p.result, 2 * sizeof(T));
+  p.pairs = hopper_blocks_unit(problem, 2) == 2 && is_aligned(p.result, 2 * sizeof(T));
   p.columns = divide_by(plan.columns);
   p.m_tiles = divide_by(plan.weights.m_tiles);
   p.image_pieces = divide_by(plan.image_pieces);

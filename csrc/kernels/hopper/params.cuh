@@ -25,6 +25,15 @@ struct BlockedResult {
   Divisor line;  // columns that have a bias each, one after the other
 };
 
+// A result channel as an element of a block: column k of row r of channel m.
+struct InBlock {
+  int m, r, k;
+};
+__device__ __forceinline__ InBlock in_block(const BlockedResult& b, int channel) {
+  const int rows = b.width.quotient(channel), m = b.height.quotient(rows);
+  return {m, rows - m * static_cast<int>(b.height.divisor), channel - rows * static_cast<int>(b.width.divisor)};
+}
+
 template <class T>
 struct ConvParams {
   CUtensorMap source_map[kHopperMaxPlanes];  // and the results': hopper_result_map

@@ -282,10 +282,8 @@ class PlanesBlock {
   __device__ __forceinline__ void write_table(const Work& work, uint32_t table, int thread) const {
     const BlockedResult& b = p.blocks;
     for (int n = thread; n < kN; n += 128) {
-      const int of_group = work.m_tile * kN + n, element = work.group * p.result_channels + of_group;
-      const int rows = b.width.quotient(element), m = b.height.quotient(rows);
-      const int r = rows - m * static_cast<int>(b.height.divisor),
-                k = element - rows * static_cast<int>(b.width.divisor);
+      const int of_group = work.m_tile * kN + n;
+      const auto [m, r, k] = in_block(b, work.group * p.result_channels + of_group);
       const bool exists = of_group < p.result_channels;
       const float bias = exists && p.bias != nullptr ? widen(p.bias[m]) : 0.0f;
       const int offset = exists ? static_cast<int>(m * p.result_m) + r * b.stride_h + k : -1;

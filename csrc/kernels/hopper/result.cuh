@@ -84,7 +84,7 @@ class Result {
   __device__ __forceinline__ int bias_of(const Item& item, int channel) const {
     const int of_all = item.group * p.result_channels + channel;
     if constexpr (!kToBlocks) return of_all;
-    const InBlock in = in_block(of_all);
+    const InBlock in = in_block(p.apart.blocks, of_all);
     return in.m + p.apart.blocks.line.remainder(in.k);
   }
 
@@ -240,7 +240,11 @@ class Result {
   __device__ __forceinline__ void store_to_blocks(const Item& item, const Accumulators& acc) const {
     if constexpr (kSize == 4) {
       constexpr bool kMayExchange = hopper_may_exchange(kSize, HopperTile{kGroups, kPhases, kFold});
-      p.plan.exchanges&& kMayExchange ? store_blocks<kMayExchange>(item, acc) : store_blocks<false>(item, acc);
+      if (kMayExchange && p.plan.exchanges) {
+        store_blocks<kMayExchange>(item, acc);
+      } else {
+        store_blocks<false>(item, acc);
+      }
     } else {
       p.vector_result == 4   ? store_blocks_by<4>(item, acc)
       : p.vector_result == 2 ? store_blocks_by<2>(item, acc)
@@ -466,16 +470,6 @@ class Result {
     return walk.groups_of_columns ? p.result_w : walk.is_height ? p.result_h : p.result_n;
   }
 
-  // A result channel as an element of a block.
-  struct InBlock {
-    int m, r, k;
-  };
-  __device__ __forceinline__ InBlock in_block(int channel) const {
-    const BlockedResult& b = p.apart.blocks;
-    const int rows = b.width.quotient(channel), m = b.height.quotient(rows);
-    return {m, rows - m * static_cast<int>(b.height.divisor), channel - rows * static_cast<int>(b.width.divisor)};
-  }
-
   // An element of this lane's pixel, of channel `channel` of the tile: how far from the pixel's first it lies, and a
   // bit for each group of this warpgroup in which it exists.
   struct BlockElement {
@@ -487,7 +481,7 @@ class Result {
     const HopperConvPlan& plan = p.plan;
     const BlockedResult& b = p.apart.blocks;
     const int of_group = item.m_tile * plan.tile_m + channel, inner = walk.inner + pixel;
-    const auto [m, r, k] = in_block(item.group * p.result_channels + of_group);
+    const auto [m, r, k] = in_block(b, item.group * p.result_channels + of_group);
     BlockElement element{static_cast<int>(m * p.result_m) + r * b.stride_h + k, 0};
     const Range images{0, min(p.batch - item.n, plan.pixels.n)};
     const Range height = pixels_with(item.h, plan.pixels.h, r, b.shift_h, b.size_h, b.height);
