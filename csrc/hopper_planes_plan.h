@@ -7,8 +7,11 @@
 
 namespace deconv {
 
-inline constexpr int kPlanesPiece = 32;  // neighbouring pixels of an image that a tensor copy brings
-inline constexpr int kPlanesPieceBytes = kPlanesPiece * kHopperRowBytes;  // of a chunk of channels
+inline constexpr int kPlanesPiece = 32;  // neighbouring pixels of an image
+// Pixels of a channel that tensor copies bring for a piece: where channels are of several classes some before it, too,
+// and so many that rows lie an odd multiple of 16 bytes apart.
+constexpr int planes_row(int classes) { return classes > 1 ? kPlanesPiece + 8 : kPlanesPiece; }
+constexpr int planes_piece_bytes(int classes) { return planes_row(classes) * kHopperRowBytes; }  // of a chunk
 inline constexpr int kPlanesPieces = 2;  // of a warpgroup: the 64 rows of operand A
 inline constexpr int kPlanesMostSlots = 8;
 // Result channels of an item: columns of one instruction.
@@ -24,7 +27,9 @@ struct HopperPlanesPlan {
   HopperConvPlan weights;  // how they are packed: tile_m result channels, chunks of source channels
   bool resident = false;  // a block's weights stay in shared memory, and each warpgroup takes items of its own
   int pieces = 2 * kPlanesPieces;  // of an item
-  int copied_bytes = 16;  // of the source's rows at once: 16 by tensor copies, 8 or 4 by warps
+  // Tensor copies begin at multiples of 16 bytes. Every classes-th channel's plane begins as far behind one: they are
+  // of one class, and of a chunk those of the first class come first.
+  int classes = 1;
   int image_pieces = 1;
   int columns = 1;  // items that share pixels
   int items = 0, blocks = 0;

@@ -60,6 +60,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
                                          : plan_hopper_conv(problem, device, considered);
     has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
     consider(std::move(plan));
+    if (!is_weight) consider(plan_hopper_strided(problem, device, considered));
     if (is_weight) {
       for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
                                  plan_hopper_weight_strips}) {
@@ -149,9 +150,18 @@ std::string describe_launch(const HopperPlanesPlan& plan) {
   text << plan.blocks << " persistent blocks of " << planes_threads(plan.weights.tile_m, plan.resident)
        << " threads for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.rings
        << (plan.rings > 1 ? " rings" : " ring") << " of " << plan.slots << " stages of " << plan.stage_bytes
-       << " bytes, source by "
-       << (plan.copied_bytes == 16 ? "tensor copies" : "copies of " + std::to_string(plan.copied_bytes) + " bytes")
+       << " bytes, source by tensor copies"
        << " of its planes";
+  return text.str();
+}
+
+std::string describe_launch(const HopperStridedPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << kStridedThreads << " threads for " << plan.items << " items, "
+       << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " halos of "
+       << kStridedWarpgroups / plan.rings() << 'x' << plan.halo_rows << 'x' << 8 * plan.halo_octets << " pixels"
+       << (plan.resident ? " a warpgroup" : "") << ", " << plan.weight_slots << " stages of weights"
+       << (plan.resident ? " that stay" : "");
   return text.str();
 }
 
@@ -249,6 +259,7 @@ const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
 const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperPlanesPlan&) { return "hopper"; }
+const char* family(const HopperStridedPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }

@@ -13,6 +13,7 @@
 #include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_planes_plan.h"
+#include "hopper_strided_plan.h"
 #include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
@@ -50,8 +51,8 @@ struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
                HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               HopperPlanesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, RowsConvPlan, SubpixelPlan,
-               MergedPlan>
+               HopperPlanesPlan, HopperStridedPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan,
+               RowsConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

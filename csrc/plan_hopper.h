@@ -7,6 +7,7 @@
 
 #include "hopper_plan.h"
 #include "hopper_planes_plan.h"
+#include "hopper_strided_plan.h"
 #include "hopper_weight_lines_plan.h"
 #include "hopper_weight_plan.h"
 #include "hopper_weight_strips_plan.h"
@@ -22,6 +23,7 @@ struct Plan;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperPlanesPlan& plan, DType dtype);
+std::string describe(const HopperStridedPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
@@ -35,6 +37,8 @@ std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& dev
                                        std::vector<Candidate>* considered);
 // Whether every element of every block is one of the output's.
 bool planes_have_whole_blocks(const Problem& problem);
+std::optional<Plan> plan_hopper_strided(const Problem& problem, const Device& device,
+                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,

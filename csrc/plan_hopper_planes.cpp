@@ -1,6 +1,7 @@
 // Tiles of the Hopper family's planes as they lie (kernels/hopper/planes.cuh).
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ struct Costs {
   double product;  // of 64 pixels, for each result channel and chunk of source channels
   double stage;    // of a chunk besides
   double bytes;    // that copies bring in a cycle, at most
-  double warps;    // of a piece that warps bring by 8 bytes
+  // Where channels are of several classes: of a chunk besides; of a tensor copy.
+  double turned, copy;
   double item;     // of an item, on its way out
   // Of a result's element, on its way out; more, where neighbours are stored one by one, where rows begin within a
   // sector, where blocks are not whole.
@@ -33,19 +35,18 @@ struct Costs {
   // Times all that: the least of the other kernel's hundreds of estimates is too low. By hand, of 29 layers each.
   double beside_others;
 };
-constexpr Costs kCostsShort{1.6, 253, 46.7, 164, 371, 0.0292, 0.219, 0.0622, 0.017, 1.46, 0.545, 1.17, 0.006, 1};
-constexpr Costs kCostsTf32{1.6, 244, 48.1, 143, 284, 0.0486, 0.347, 0.0649, 0.0246, 1, 0.446, 1.17, 0.006, 0.9};
+constexpr Costs kCostsShort{1.6, 253, 46.7, 238, 58, 371, 0.0292, 0.219, 0.0622, 0.017, 1.46, 0.545, 1.17, 0.006, 1};
+constexpr Costs kCostsTf32{1.6, 244, 48.1, 416, 66, 284, 0.0486, 0.347, 0.0649, 0.0246, 1, 0.446, 1.17, 0.006, 0.9};
 
-// Of a source's rows, what begins at multiples of as much: by tensor copies, or by warps, whose copies must not reach
-// beyond a plane.
-int copied_bytes(const Problem& problem) {
+// Classes of the source's channels (hopper_planes_plan.h); 0: tensor copies do not serve.
+int channel_classes(const Problem& problem) {
   const Tensor4& x = problem.x;
-  const int64_t size = element_size(problem.dtype), plane = x.size[2] * x.size[3] * size;
-  const auto fits = [&](int64_t bytes) {
-    const auto step_fits = [&](int d) { return x.size[d] == 1 || x.stride[d] * size % bytes == 0; };
-    return step_fits(0) && step_fits(1) && (bytes == 16 || plane % bytes == 0);
-  };
-  return fits(16) ? 16 : fits(8) ? 8 : fits(4) ? 4 : 0;
+  const int64_t size = element_size(problem.dtype), channels = problem.in_channels_per_group(), step = x.stride[1];
+  const int64_t classes = channels > 1 ? 16 / std::gcd(int64_t{16}, step * size) : 1;
+  const auto whole = [&](int64_t elements) { return elements * size % 16 == 0; };
+  const bool fits = channels % classes == 0 && (problem.batch == 1 || whole(x.stride[0])) &&
+                    (problem.groups == 1 || whole(channels * step)) && classes * step <= INT32_MAX / 2;
+  return fits ? static_cast<int>(classes) : 0;
 }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -60,8 +61,8 @@ std::string refusal(const Problem& problem, const Device& device) {
   }
   const Tensor4& x = problem.x;
   if (problem.unaligned_source || (x.size[3] > 1 && x.stride[3] != 1) || (x.size[2] > 1 && x.stride[2] != x.size[3]) ||
-      copied_bytes(problem) < 4) {
-    return "takes contiguous inputs whose planes lie multiples of 4 bytes apart";
+      channel_classes(problem) == 0) {
+    return "takes contiguous inputs of which tensor copies bring every plane";
   }
   const Correlation c = correlation(problem);
   if (std::min(c.source_channels, c.result_channels) < kHopperMinChannels) {
@@ -88,7 +89,7 @@ std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& 
   HopperPlanesPlan p;
   p.weights = packed_weights(problem, channels);
   p.resident = resident;
-  p.copied_bytes = copied_bytes(problem);
+  p.classes = channel_classes(problem);
   const int64_t weight_bytes = problem.w.numel() * element_size(problem.dtype);
   if (!hopper_may_pack(p.weights.packed_bytes, weight_bytes)) return std::nullopt;
   p.pieces = kPlanesPieces * (resident ? 1 : p.warpgroups());
@@ -107,7 +108,7 @@ std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& 
     p.blocks = std::min(p.items, device.multiprocessors);
   }
   p.rings = resident ? p.warpgroups() : 1;
-  p.stage_bytes = p.pieces * kPlanesPieceBytes + (resident ? 0 : p.weights.stage_bytes);
+  p.stage_bytes = p.pieces * planes_piece_bytes(p.classes) + (resident ? 0 : p.weights.stage_bytes);
   const int64_t stays = resident ? p.weights.column_bytes : 0;
   const int tables = 2 * p.warpgroups() * channels * kPlanesEntryBytes;
   const int64_t room = device.shared_bytes_per_block - tables - 16 * kPlanesMostSlots * p.rings - 8 - stays;
@@ -125,9 +126,10 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPla
   const Costs& costs = size == 2 ? kCostsShort : kCostsTf32;
   const double warpgroups = p.warpgroups(), chunks = p.weights.chunks;
   // Of an item that warpgroups share, or of one of each.
-  const double products = chunks * (warpgroups * p.weights.tile_m * costs.product + costs.stage);
-  const double brought = p.copied_bytes == 16 ? 0 : p.rings * p.pieces * costs.warps * 8 / p.copied_bytes;
-  const double load = chunks * (p.rings * p.stage_bytes / costs.bytes + brought);
+  const double stage = costs.stage + (p.classes > 1 ? costs.turned : 0);
+  const double copies = p.classes > 1 ? p.pieces * p.classes * costs.copy : 0;
+  const double products = chunks * (warpgroups * p.weights.tile_m * costs.product + stage);
+  const double load = chunks * p.rings * (p.stage_bytes / costs.bytes + copies);
   const double element = costs.element + (hopper_blocks_unit(problem, 2) == 2 ? 0 : costs.apart) +
                          (problem.blocks->size_w * size % kSectorBytes == 0 ? 0 : costs.ragged) +
                          (planes_have_whole_blocks(problem) ? 0 : costs.padded);
@@ -155,8 +157,8 @@ bool planes_have_whole_blocks(const Problem& problem) {
 std::string describe(const HopperPlanesPlan& plan, DType) {
   std::ostringstream text;
   text << plan.weights.tile_m << " channels x " << plan.pieces * kPlanesPiece << " pixels of planes as they lie"
-       << (plan.copied_bytes < 16 ? ", by warps" : "") << (plan.resident ? ", weights that stay" : "")
-       << ", blocks stored where they belong";
+       << (plan.classes > 1 ? " in " + std::to_string(plan.classes) + " classes" : "")
+       << (plan.resident ? ", weights that stay" : "") << ", blocks stored where they belong";
   return text.str();
 }
 

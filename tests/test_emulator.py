@@ -400,8 +400,11 @@ PLANES = [
     case("grouped", 2, 64, 4, 16, 48, (2, 4), (2, 4), g=2),
     case("across", 1, 24, 16, 2, 16, (1, 2), (1, 2)),
     case("long_rows", 1, 16, 2, 4, 3, 16, 16),
-    case("small_planes", 3, 80, 7, 6, 20, 2, 2),
-    case("smaller_planes", 5, 40, 2, 3, 40, (2, 4), (2, 4), g=2),
+    case("two_classes", 3, 80, 14, 14, 20, 2, 2),
+    case("four_classes", 3, 80, 7, 6, 20, 2, 2),
+    case("small_planes", 5, 48, 2, 3, 40, (2, 4), (2, 4), g=2),
+    case("eight_classes", 2, 144, 5, 9, 40, 2, 2),
+    case("one_image_of_classes", 1, 24, 7, 5, 20, 2, 2),
 ]
 
 
@@ -419,6 +422,37 @@ def test_planes_as_they_lie(one: Case, mode: str) -> None:
     assert any(plan.tile.inner.tile.resident for plan in plans)
     for plan in plans:
         call.with_plan(plan).check()
+
+
+# Kernels of 3 and 4 with strides of 2: every pattern of taps, tiles that end beyond the image, channels that fill no
+# chunk or tile, groups.
+STRIDED = [
+    case("k4", 3, 40, 6, 8, 70, 4, 2, 1),
+    case("k3", 2, 72, 9, 16, 24, 3, 2, 1, 1),
+    case("k3_unpadded", 2, 16, 5, 24, 40, 3, 2, 0, (0, 1)),
+    case("k4_unpadded", 2, 48, 7, 8, 33, 4, 2, 0, (1, 0)),
+    case("many_items", 5, 130, 10, 40, 150, 3, 2, 1, (0, 1)),
+    case("grouped", 2, 96, 4, 16, 72, 4, 2, 1, g=3),
+    case("rows_of_others", 1, 24, 11, 8, 16, 4, 2, (3, 1), (1, 0)),
+]
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("one", STRIDED, ids=lambda one: one["name"])
+def test_strided_planes(one: Case, mode: str) -> None:
+    """Octets of every shape, weights that stay and that do not."""
+    call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=9)
+    plans = [
+        plan
+        for plan in core.candidates(call.problem, call.device, "hopper")
+        if isinstance(plan.tile, core.HopperStridedPlan)
+    ]
+    assert {2, 4} <= {plan.tile.octets for plan in plans if not plan.tile.resident}
+    random = Random(one["name"] + mode)
+    for resident in (False, True):
+        kind = [plan for plan in plans if plan.tile.resident == resident]
+        for plan in random.sample(kind, min(2, len(kind))):
+            call.with_plan(plan).check()
 
 
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.
@@ -628,7 +662,7 @@ def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) 
     one = case("apart", 1, channels, 2, 110, 72, (3, kernel), (2, stride), 1, (1, stride // 2))
     call = Call(one, "forward", mode, family="hopper")
     by_kind: dict[tuple[bool, ...], list[Any]] = {}
-    for plan in core.candidates(call.problem, call.device, "hopper"):
+    for plan in _convolutions(call):
         tile = plan.tile
         if tile.row_phases > tile.phases:
             assert tile.row_phases == stride
@@ -694,7 +728,7 @@ def _choices_by_kind(mode: str) -> list[list[Call]]:
     for call in _choices(mode, ["hopper", "mma", "narrow,col2im", "rows"]):
         if not call.is_served_by("gather"):  # what these refuse
             by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
-    assert len(by_kind) == {"tf32": 10, "float32": 9, "bfloat16": 9}[mode]
+    assert len(by_kind) == {"tf32": 11, "float32": 9, "bfloat16": 10}[mode]
     return list(by_kind.values())
 
 
@@ -803,10 +837,16 @@ def _check_some(random: Random, call: Call, kinds: dict[tuple[Any, ...], list[An
         call.with_plan(random.choice(kinds[kind])).check()
 
 
+def _convolutions(call: Call) -> list[Any]:
+    """The plans of the Hopper family's general kernel."""
+    plans = core.candidates(call.problem, call.device, "hopper")
+    return [plan for plan in plans if isinstance(plan.tile, core.HopperConvPlan)]
+
+
 def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     """The plans whose results leave by tensor copies, by what the kernels tell apart."""
     kinds: dict[tuple[Any, ...], list[Any]] = {}
-    for plan in core.candidates(call.problem, call.device, "hopper"):
+    for plan in _convolutions(call):
         tile = plan.tile
         if tile.results == core.HopperResults.COPIED and not tile.unpack:
             lines = tile.pixels[0] if tile.inner == core.HopperInner.HEIGHT else tile.pixels[1]
@@ -849,7 +889,7 @@ FLAT = [
 def _stored_flat(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     """The plans that store flat lines, by what the kernels tell apart."""
     kinds: dict[tuple[Any, ...], list[Any]] = {}
-    for plan in core.candidates(call.problem, call.device, "hopper"):
+    for plan in _convolutions(call):
         tile = plan.tile
         if tile.flat and tile.results == core.HopperResults.STORED:
             assert tile.in_turns
@@ -924,7 +964,7 @@ UNPACKED = [
 def test_unpacked_results(direction: str, one: Case, mode: str) -> None:
     call = Call(one, direction, mode, family="hopper")
     kinds: dict[tuple[bool, bool], list[Any]] = {}
-    for plan in core.candidates(call.problem, call.device, "hopper"):
+    for plan in _convolutions(call):
         if plan.tile.unpack:
             kinds.setdefault((plan.tile.repack, plan.tile.merge > 1), []).append(plan)
     assert {repack for repack, _ in kinds} == {False, True}
@@ -939,7 +979,7 @@ def test_what_is_not_unpacked() -> None:
     odd, sectors = case("odd", 1, 64, 5, 7, 37, 3), case("sectors", 1, 64, 5, 8, 40, 4, 2, 1)
     for one, layout in [(odd, "contiguous"), (UNPACKED[0][1], "channels_last"), (sectors, "contiguous")]:
         call = Call(one, "forward", "bfloat16", layout, "hopper")
-        plans = core.candidates(call.problem, call.device, "hopper")
+        plans = _convolutions(call)
         assert plans
         assert not any(plan.tile.unpack for plan in plans)
 

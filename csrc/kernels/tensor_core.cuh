@@ -28,9 +28,6 @@ __device__ __forceinline__ void copy_4(uint32_t to, const void* from) {
 __device__ __forceinline__ void copy_4(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void copy_8(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -105,6 +102,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address
 __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Two of them; lanes 0 to 15 have the addresses.
+__device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(v[0]), "=r"(v[1])
                : "r"(address)
                : "memory");
 }

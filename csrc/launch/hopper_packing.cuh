@@ -36,10 +36,11 @@ struct Packing {
   int64_t blocks;
 };
 
-// problem: with the taps that the plan sees, groups not merged; original: as it is.
+// problem: with the taps that the plan sees, groups not merged; original: as it is; classes: of source channels, a
+// chunk's in order (hopper_planes_plan.h).
 template <class T>
 Packing<T> describe_packing(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
-                            const Operands& operands) {
+                            const Operands& operands, int classes = 1) {
   hopper::PackParams<T> p{};
   const Correlation c = correlation(problem);
   set_weight<T>(p, original, operands);
@@ -72,6 +73,8 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   }
   p.chunk_stages = phases * of_phase;
   p.pieces_shift = plan.row_bytes == kHopperRowBytes ? 3 : 2;
+  p.classes = classes;
+  p.class_pieces = divide_by((1 << p.pieces_shift) / classes);
   const int kernel_w = static_cast<int>(problem.axis[1].kernel);
   p.taps = static_cast<int>(problem.axis[0].kernel) * kernel_w;
   const int64_t next_tap = p.taps > 1 ? std::min(p.weight_h, p.weight_w) : INT64_MAX;
@@ -97,18 +100,11 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   return {p, blocks};
 }
 
+// hopper_packing.cu instantiates these.
 template <class T, int kParts>
-cudaError_t launch_packing(const Packing<T>& packing, cudaStream_t stream) {
-  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, packing.blocks, hopper::kPackThreads, 0, stream,
-                       packing.params);
-}
+cudaError_t launch_packing(const Packing<T>& packing, cudaStream_t stream);
 // With the source's rewriting in one launch.
 template <class T, int kParts>
-cudaError_t launch_packing(const Packing<T>& packing, const Repack<T>& source, cudaStream_t stream) {
-  const hopper::PrepareParams<T> p{packing.params, static_cast<unsigned>(packing.blocks), source.tensor};
-  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
-  return launch_kernel(hopper::prepare_kernel<T, kParts>, packing.blocks + source.blocks, hopper::kPackThreads, 0,
-                       stream, p);
-}
+cudaError_t launch_packing(const Packing<T>& packing, const Repack<T>& source, cudaStream_t stream);
 
 }  // namespace deconv

@@ -11,10 +11,10 @@ template <class T>
 hopper::PlanesParams<T> planes_params(const Problem& problem, const HopperPlanesPlan& plan, const Operands& operands) {
   const ResultBlocks& blocks = *problem.blocks;
   hopper::PlanesParams<T> p{};
-  p.source = static_cast<const T*>(operands.x);
-  p.source_n = problem.x.stride[0];
-  p.source_c = problem.x.stride[1];
-  p.source_channels = static_cast<int>(problem.in_channels_per_group());
+  constexpr int kUnit = 16 / static_cast<int>(sizeof(T)), kGroups = kHopperRowBytes / static_cast<int>(8 * sizeof(T));
+  p.class_step = plan.classes > 1 ? static_cast<int>(problem.x.stride[1]) : 0;
+  p.class_skipped = p.class_step % kUnit;
+  p.class_groups = divide_by(kGroups / plan.classes);
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.bias = static_cast<const T*>(operands.bias);
   p.result = static_cast<T*>(operands.result);
@@ -41,19 +41,18 @@ template <class T>
 cudaError_t launch_hopper_planes(const Problem& problem, const HopperPlanesPlan& plan, const Operands& operands,
                                  cudaStream_t stream) {
   hopper::PlanesParams<T> p = planes_params<T>(problem, plan, operands);
-  const bool by_tensor = plan.copied_bytes == 16;
-  if (by_tensor && !encode_planes_map(problem, operands.x, &p.source_map)) {
+  if (!encode_planes_map(problem, plan.classes, operands.x, &p.source_map)) {
     return cudaErrorInvalidValue;  // a driver without maps
   }
-  const Packing<T> packing = describe_packing<T>(problem, problem, plan.weights, operands);
+  const Packing<T> packing = describe_packing<T>(problem, problem, plan.weights, operands, plan.classes);
   if (const cudaError_t error = launch_packing<T, 1>(packing, stream); error != cudaSuccess) return error;
   const int threads = planes_threads(plan.weights.tile_m, plan.resident);
   const auto launch_with = [&](auto* kernel) {
     return launch_kernel(kernel, plan.blocks, threads, plan.shared_bytes, stream, p, Start::kEarly);
   };
-#define DECONV_PLANES_SOURCE(CHANNELS, RESIDENT)                                     \
-  return by_tensor ? launch_with(hopper::planes_kernel<T, CHANNELS, RESIDENT, true>) \
-                   : launch_with(hopper::planes_kernel<T, CHANNELS, RESIDENT, false>)
+#define DECONV_PLANES_SOURCE(CHANNELS, RESIDENT)                                             \
+  return plan.classes == 1 ? launch_with(hopper::planes_kernel<T, CHANNELS, RESIDENT, true>) \
+                           : launch_with(hopper::planes_kernel<T, CHANNELS, RESIDENT, false>)
 #define DECONV_PLANES(CHANNELS)                              \
   if (plan.weights.tile_m == CHANNELS) {                     \
     if (plan.resident) DECONV_PLANES_SOURCE(CHANNELS, true); \

@@ -9,6 +9,7 @@
 #include "../gather_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_planes_plan.h"
+#include "../hopper_strided_plan.h"
 #include "../hopper_weight_lines_plan.h"
 #include "../hopper_weight_plan.h"
 #include "../hopper_weight_strips_plan.h"
@@ -56,6 +57,10 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
 template <class T>
 cudaError_t launch_hopper_planes(const Problem& problem, const HopperPlanesPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
+
+template <class T>
+cudaError_t launch_hopper_strided(const Problem& problem, const HopperStridedPlan& plan, const Operands& operands,
+                                  cudaStream_t stream);
 
 template <class T, int kParts>
 cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan& plan, const Operands& operands,

@@ -137,16 +137,29 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
-bool encode_planes_map(const Problem& problem, const void* source, CUtensorMap* map) {
+bool encode_planes_map(const Problem& problem, int classes, const void* source, CUtensorMap* map) {
+  const Correlation c = correlation(problem);
+  const int64_t size = element_size(problem.dtype), unit = 16 / size, pixels = c.source.size[2] * c.source.size[3];
+  const DimensionOf dimension{size};
+  const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
+  const Dimensions order{dimension((classes - 1) * step(1) + pixels, 1, planes_row(classes)),
+                         dimension(c.source_channels / classes, classes * step(1), kHopperRowBytes / size / classes),
+                         dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1),
+                         dimension(c.source.size[0], step(0), 1), dimension(1, unit, 1)};
+  return encode_map(map, type_of(problem.dtype), source, order,
+                    classes > 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(static_cast<int>(kPlanesPiece * size)));
+}
+
+bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype), unit = 16 / size;
   const DimensionOf dimension{size};
   const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
-  const Dimensions order{dimension(c.source.size[2] * c.source.size[3], 1, kPlanesPiece),
+  const Dimensions order{dimension(c.source.size[3], 1, 8 * plan.halo_octets),
                          dimension(c.source_channels, step(1), kHopperRowBytes / size),
-                         dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1),
-                         dimension(c.source.size[0], step(0), 1), dimension(1, unit, 1)};
-  return encode_map(map, type_of(problem.dtype), source, order, swizzle_of(static_cast<int>(kPlanesPiece * size)));
+                         dimension(c.source.size[2], step(2), plan.halo_rows), dimension(c.source.size[0], step(0), 1),
+                         dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1)};
+  return encode_map(map, type_of(problem.dtype), source, order, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,

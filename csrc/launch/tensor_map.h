@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "../hopper_plan.h"
+#include "../hopper_strided_plan.h"
 #include "../problem.h"
 
 namespace deconv {
@@ -17,8 +18,13 @@ TensorMapEncode tensor_map_encode();
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps);
 
-// The map of a contiguous source's pieces (hopper_planes_plan.h): pixels, channels, group, image. False as above.
-bool encode_planes_map(const Problem& problem, const void* source, CUtensorMap* map);
+// The map of a contiguous source's pieces (hopper_planes_plan.h): pixels of neighbouring channels, one of each class,
+// such channels, group, image. False as above.
+bool encode_planes_map(const Problem& problem, int classes, const void* source, CUtensorMap* map);
+
+// The map of the halos of strided planes (hopper_strided_plan.h): columns, channels, rows, image, group. False as
+// above.
+bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map);
 
 // The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
 // hopper_result_map. False as above.

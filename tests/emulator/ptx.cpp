@@ -104,7 +104,7 @@ void load_matrices(const Instruction& i, Frame& f) {
       }
     }
   });
-  for (unsigned m = 0; m < 4; ++m) f.set(part(i.arguments[0], m), words.word[m]);
+  for (unsigned m = 0; m < (i.has("x2") ? 2 : 4); ++m) f.set(part(i.arguments[0], m), words.word[m]);
 }
 
 void store_matrices(const Instruction& i, Frame& f) {

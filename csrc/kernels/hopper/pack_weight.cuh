@@ -44,6 +44,8 @@ struct PackParams {
   // threads: source channels, else rows, of which taps come first or result channels.
   int block_taps, block_m, block_rows;
   int pieces_shift;  // a row has 1 << pieces_shift pieces of 16 bytes
+  int classes;  // of source channels, a chunk's one after the other: every so many-th channel is of one
+  Divisor class_pieces;
   int chunk_stages;  // from a chunk to the next
   bool channels_fastest, taps_fastest;
   Divisor row_fastest;  // of the rows' faster number
@@ -153,7 +155,8 @@ class PackBlock {
     return p.channels_fastest ? Place{at >> p.pieces_shift, at & (pieces_ - 1)} : Place{at % kPackRows, at / kPackRows};
   }
   __device__ __forceinline__ int first_channel(const Place& at, const Ends& row) const {
-    return at.piece < pieces_ ? row.channel + (chunk_ * pieces_ + at.piece) * kPiece : kNoChannel;
+    const int of_class = p.class_pieces.quotient(at.piece), piece = p.class_pieces.remainder(at.piece);
+    return at.piece < pieces_ ? row.channel + (chunk_ * pieces_ + piece * p.classes) * kPiece + of_class : kNoChannel;
   }
 
   __device__ __forceinline__ Pack<T, kPiece> load_channels(const Place& at) const {
@@ -162,8 +165,9 @@ class PackBlock {
     auto from = reinterpret_cast<uint64_t>(p.weight + row.from + channel * p.weight_c);
     Pack<T, kPiece> value;
 #pragma unroll
-    for (int k = 0; k < kPiece; ++k, from += p.weight_c * kSize) {
-      value.value[k] = load_at(from, static_cast<unsigned>(channel + k) < static_cast<unsigned>(p.source_channels));
+    for (int k = 0; k < kPiece; ++k, from += p.classes * p.weight_c * kSize) {
+      const int at_k = channel + k * p.classes;
+      value.value[k] = load_at(from, static_cast<unsigned>(at_k) < static_cast<unsigned>(p.source_channels));
     }
     return value;
   }

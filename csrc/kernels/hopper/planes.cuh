@@ -5,9 +5,11 @@
 // elements of blocks are operand B, packed beforehand (pack_weight.cuh). So a lane holds neighbouring elements of a
 // block's row, and eight lanes have neighbouring pixels: results leave from registers in whole sectors.
 //
-// Tensor copies, or warps, bring pieces of kPlanesPiece pixels of one image, a row a channel. Blocks are persistent,
-// and rings are filled ahead while warpgroups that multiplied store. Where the weights of all source channels fit they
-// stay, and warpgroups take items of their own; else two share an item's weights.
+// Tensor copies bring pieces of kPlanesPiece pixels of one image, a row a channel. Where planes do not all begin at
+// multiples of 16 bytes, a row begins up to as many before the piece, the same for all channels of a class, and pixels
+// change lanes. Blocks are persistent, and rings are filled ahead while warpgroups that multiplied store. Where the
+// weights of all source channels fit they stay, and warpgroups take items of their own; else two share an item's
+// weights.
 #pragma once
 
 #include "../../hopper_planes_plan.h"
@@ -15,16 +17,17 @@
 #include "async.cuh"
 #include "params.cuh"
 #include "result.cuh"
+#include "store.cuh"
 #include "wgmma.cuh"
 
 namespace deconv::hopper {
 
 template <class T>
 struct PlanesParams {
-  CUtensorMap source_map;  // of a source that tensor copies bring
-  const T* source;
-  int64_t source_n, source_c;
-  int source_channels;  // of a group
+  CUtensorMap source_map;
+  int class_step,
+      class_skipped;  // from a class's plane to the next's: elements, and of those behind 16 bytes' multiple
+  Divisor class_groups;  // of 8 channels: of a class, in a chunk
   const unsigned char* packed;  // pack_weight.cuh
   const T* bias;
   T* result;
@@ -39,8 +42,8 @@ struct PlanesParams {
   HopperPlanesPlan plan;
 };
 
-// kByTensor: tensor copies bring the source; else warps do, of which planes lie no multiples of 16 bytes apart.
-template <class T, int kN, bool kResident, bool kByTensor>
+// kAligned: all planes begin at multiples of 16 bytes.
+template <class T, int kN, bool kResident, bool kAligned>
 class PlanesBlock {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kWarpgroups = planes_warpgroups(kN, kResident);  // that multiply
@@ -48,20 +51,16 @@ class PlanesBlock {
   static constexpr int kProducts = kHopperRowBytes / 32;  // of a chunk: 32 bytes of channels each
   static constexpr int kChannels = 32 / kSize;  // of one of them
   static constexpr int kChunk = kHopperRowBytes / kSize;  // channels
-  static constexpr int kPieceRowBytes = kPlanesPiece * kSize;
+  static constexpr int kPieceRowBytes = planes_row(kAligned ? 1 : 2) * kSize;
+  static constexpr int kPieceBytes = kChunk * kPieceRowBytes;
   static constexpr int kPieces = (kResident ? 1 : kWarpgroups) * kPlanesPieces;  // of an item
-  // Those that bring the pieces of a ring: of an item that two warpgroups share each warp one piece, and the first one
-  // the weights.
-  static constexpr int kBringWarps = kResident || kByTensor ? 1 : 4;
-  static constexpr int kArrivals = kByTensor ? 1 : 32 * kBringWarps + (kResident ? 0 : 1);
-  static_assert(kBringWarps == 1 || kPieces == kBringWarps, "a piece a warp");
   static constexpr int kTableBarriers = 1;  // one for each warpgroup
   using Product = MmaFromRegisters<T, kN, false>;
 
  public:
   static constexpr int kThreads = planes_threads(kN, kResident);
   // Registers of a thread that multiplies and of one that brings, of those that the launch gives all.
-  static constexpr int kBringRegisters = kByTensor ? (kWarpgroups == 3 ? 56 : 40) : (kWarpgroups == 3 ? 104 : 88);
+  static constexpr int kBringRegisters = kWarpgroups == 3 ? 56 : 40;
   static constexpr int kMultiplyRegisters = ((kThreads == 512 ? 512 : 504) - kBringRegisters) / kWarpgroups / 8 * 8;
   static_assert(kThreads == 512 || kThreads == 384, "512 or 504 registers for a thread of each warpgroup together");
 
@@ -73,7 +72,7 @@ class PlanesBlock {
       for (int i = 0; i < plan.rings; ++i) {
         const Ring ring = ring_of(i);
         for (int slot = 0; slot < plan.slots; ++slot) {
-          barrier_init(ring.full + 8 * slot, kArrivals);
+          barrier_init(ring.full + 8 * slot, 1);
           barrier_init(ring.empty + 8 * slot, kResident ? 4 : kMultiplyWarps);
         }
       }
@@ -87,8 +86,8 @@ class PlanesBlock {
       multiply(warp / 4, warp % 4);
     } else {
       leave_registers<kBringRegisters>();
-      const int of_ring = (warp - kMultiplyWarps) / kBringWarps;
-      if (of_ring < plan.rings && (!kByTensor || threadIdx.x % 32 == 0)) bring(of_ring, warp % kBringWarps);
+      const int of_ring = warp - kMultiplyWarps;
+      if (of_ring < plan.rings && threadIdx.x % 32 == 0) bring(of_ring);
     }
   }
 
@@ -140,10 +139,9 @@ class PlanesBlock {
     }
   }
 
-  // warp: of those that fill the ring.
-  __device__ __forceinline__ void bring(int of_ring, int warp) const {
-    const int lane = threadIdx.x % 32;
-    const bool brings_weights = warp == 0 && lane == 0 && (!kResident || of_ring == 0);
+  // By one thread, which fills a ring.
+  __device__ __forceinline__ void bring(int of_ring) const {
+    const bool brings_weights = !kResident || of_ring == 0;
     if (brings_weights) await_predecessors();  // weights are packed
     if (kResident && brings_weights) bring_weights();
     Ring ring = ring_of(of_ring);
@@ -156,75 +154,71 @@ class PlanesBlock {
       for (int chunk = 0; chunk < plan.weights.chunks; ++chunk, ring.advance()) {
         ring.wait_empty();
         const uint32_t slot = slot_address(of_ring, ring.slot), barrier = ring.full_barrier();
-        if constexpr (kByTensor) {
-          barrier_arrive_expecting(barrier, plan.stage_bytes);
+        barrier_arrive_expecting(barrier, plan.stage_bytes);
 #pragma unroll
-          for (int i = 0; i < kPieces; ++i) {
-            copy_tensor(slot + i * kPlanesPieceBytes, &p.source_map, barrier, place[i].pixel, chunk * kChunk,
-                        work.group, place[i].image, 0);
-          }
-        } else if (!kResident && brings_weights) {
-          barrier_arrive_expecting(barrier, plan.weights.stage_bytes);
+        for (int i = 0; i < kPieces; ++i) {
+          copy_piece(slot + i * kPieceBytes, barrier, work.group, place[i], chunk);
         }
-        if (!kResident && brings_weights) {
-          copy_bulk(slot + kPieces * kPlanesPieceBytes, weights, plan.weights.stage_bytes, barrier);
-        }
-        if constexpr (!kResident) weights += plan.weights.stage_bytes;
-        if constexpr (!kByTensor) {
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i) {
-            if (kBringWarps > 1 && i != warp) continue;
-            const uint32_t to = slot + i * kPlanesPieceBytes;
-            plan.copied_bytes == 8 ? copy_piece<8>(to, work.group, place[i], chunk, lane)
-                                   : copy_piece<4>(to, work.group, place[i], chunk, lane);
-          }
-          barrier_arrive_with_copies(barrier);
+        if constexpr (!kResident) {
+          copy_bulk(slot + kPieces * kPieceBytes, weights, plan.weights.stage_bytes, barrier);
+          weights += plan.weights.stage_bytes;
         }
       }
     }
   }
-
-  // A piece by a warp, kBytes a lane at once: zeros where it or its channels do not exist.
-  template <int kBytes>
-  __device__ __forceinline__ void copy_piece(uint32_t to, int group, const Place& place, int chunk, int lane) const {
-    constexpr int kCopies = kPieceRowBytes / kBytes;  // of a row
-    const int of_row = lane % kCopies * kBytes;
-    const int channel = chunk * kChunk + lane / kCopies;
-    const bool exists = place.image < p.images && place.pixel + of_row / kSize < p.pixels;
-    const T* from = p.source + place.image * p.source_n + (group * p.source_channels + channel) * p.source_c +
-                    place.pixel + of_row / kSize;
-#pragma unroll 8
-    for (int row = 0; row < kChunk; row += 32 / kCopies, from += 32 / kCopies * p.source_c) {
-      const uint32_t at = to + swizzled((row + lane / kCopies) * kPieceRowBytes + of_row, kPieceRowBytes);
-      const bool copies = exists && channel + row < p.source_channels;
-      if constexpr (kBytes == 8) {
-        copy_8(at, copies ? from : p.source, copies ? 8 : 0);
-      } else {
-        copy_4(at, copies ? from : p.source, copies ? 4 : 0);
+  __device__ __forceinline__ void copy_piece(uint32_t to, uint32_t barrier, int group, const Place& place,
+                                             int chunk) const {
+    if constexpr (kAligned) {
+      copy_tensor(to, &p.source_map, barrier, place.pixel, chunk * kChunk, group, place.image, 0);
+    } else {
+      const int channels = static_cast<int>(p.class_groups.divisor) * 8;
+      for (int c = 0; c < plan.classes; ++c) {
+        copy_tensor(to + c * channels * kPieceRowBytes, &p.source_map, barrier,
+                    place.pixel + c * p.class_step - skipped(c), chunk * channels, group, place.image, 0);
       }
     }
   }
+  // Pixels of a row before the piece's first.
+  __device__ __forceinline__ int skipped(int of_class) const { return of_class * p.class_skipped % (16 / kSize); }
 
-  // Which pixel of a piece is row `row` of a warp's 16 rows of operand A; two warps share a piece. Of float32 every
-  // other four are those of 16 further on: then the lanes of a row and of four channels meet all banks.
+  // Which pixel of a piece is row `row` of a warp's 16 rows of operand A; two warps share a piece. Of swizzled float32
+  // every other four are those of 16 further on: then the lanes of a row and of four channels meet all banks.
   __device__ __forceinline__ static int pixel_of_row(int warp, int row) {
     const int half = warp % 2;
-    return kSize == 2 ? 16 * half + row : 8 * half + row / 8 * 4 + row % 8 / 4 * 16 + row % 4;
+    return kSize == 2 || !kAligned ? 16 * half + row : 8 * half + row / 8 * 4 + row % 8 / 4 * 16 + row % 4;
   }
 
   // Operand A of product k: what this lane holds of the warp's pixels, at `piece`.
-  __device__ __forceinline__ static void gather(uint32_t (&a)[4], uint32_t piece, int warp, int k, int lane) {
-    if constexpr (kSize == 2) {
+  __device__ __forceinline__ void gather(uint32_t (&a)[4], uint32_t piece, int warp, int k, int lane) const {
+    if constexpr (kSize == 2 && kAligned) {
       const int channel = k * kChannels + lane % 8 + lane / 16 * 8, pixel = 16 * (warp % 2) + lane / 8 % 2 * 8;
       load_transposed_matrices(a, piece + swizzled(channel * kPieceRowBytes + pixel * kSize, kPieceRowBytes));
+    } else if constexpr (kSize == 2) {
+      // Octets of both halves of the channels; of the third each lane that has a pixel beyond the second.
+      const int first = skipped_of(2 * k), second = skipped_of(2 * k + 1);
+      const uint32_t rows = piece + (k * kChannels + lane % 8) * kPieceRowBytes + 32 * (warp % 2);
+      const auto octet = [&](int half, int i) { return rows + half * 8 * kPieceRowBytes + i * 16; };
+      load_transposed_matrices(a, octet(lane / 16, lane / 8 % 2));
+      if (first == 0 && second == 0) return;
+      uint32_t beyond[2];
+      load_transposed_matrices(beyond, octet(lane / 8 % 2, 2));
+      a[0] = turned(a[0], a[1], first, lane), a[1] = turned(a[1], beyond[0], first, lane);
+      a[2] = turned(a[2], a[3], second, lane), a[3] = turned(a[3], beyond[1], second, lane);
     } else {
+      const int before = kAligned ? 0 : skipped_of(k);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int channel = k * kChannels + lane % 4 + i / 2 * 4, pixel = pixel_of_row(warp, lane / 4 + i % 2 * 8);
-        a[i] = load_shared(piece + swizzled(channel * kPieceRowBytes + pixel * kSize));
-        if constexpr (!kByTensor) a[i] = round_to_tf32(a[i]);  // tensor copies do so on the way
+        const int at = channel * kPieceRowBytes + (before + pixel) * kSize;
+        a[i] = load_shared(piece + (kAligned ? swizzled(at) : at));
       }
     }
+  }
+  // Of the class of the chunk's channels 8 i and on.
+  __device__ __forceinline__ int skipped_of(int i) const { return skipped(p.class_groups.quotient(i)); }
+  // Of two neighbouring octets of pixels, each row of four lanes, the octet that begins `pixels` later than the first.
+  __device__ __forceinline__ static uint32_t turned(uint32_t first, uint32_t second, int pixels, int lane) {
+    return __shfl_sync(~0u, lane / 4 < pixels ? second : first, (lane + 4 * pixels) % 32);
   }
 
   // warp: of the warpgroup.
@@ -249,11 +243,10 @@ class PlanesBlock {
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
         ring.wait_full();
-        const uint32_t slot = slot_address(of_ring, ring.slot), piece = slot + first_piece * kPlanesPieceBytes;
-        const uint64_t weights = tile_descriptor(kResident
-                                                     ? shared_ + plan.weights_at + chunk * plan.weights.stage_bytes
-                                                     : slot + kWarpgroups * kPlanesPieces * kPlanesPieceBytes,
-                                                 8 * kHopperRowBytes);
+        const uint32_t slot = slot_address(of_ring, ring.slot), piece = slot + first_piece * kPieceBytes;
+        const uint64_t weights = tile_descriptor(
+            kResident ? shared_ + plan.weights_at + chunk * plan.weights.stage_bytes : slot + kPieces * kPieceBytes,
+            8 * kHopperRowBytes);
 #pragma unroll
         for (int k = 0; k < kProducts; ++k) {
           gather(a[k % 2], piece, warp, k, lane);
@@ -355,42 +348,19 @@ class PlanesBlock {
       }
     }
   }
-  // Without a branch.
-  __device__ __forceinline__ static void store_if(bool exists, T* to, float2 value) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};\n}" ::"r"(
-                     static_cast<int>(exists)),
-                 "l"(to), "f"(value.x), "f"(value.y)
-                 : "memory");
-  }
-  __device__ __forceinline__ static void store_if(bool exists, T* to, uint32_t value) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}" ::"r"(static_cast<int>(exists)),
-        "l"(to), "r"(value)
-        : "memory");
-  }
-  __device__ __forceinline__ static void store_if(bool exists, T* to, T value) {
-    if constexpr (kSize == 4) {
-      store_if(exists, to, __float_as_uint(value));
-    } else {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b16 [%1], %2;\n}" ::"r"(static_cast<int>(exists)),
-          "l"(to), "h"(reinterpret_cast<const uint16_t&>(value))
-          : "memory");
-    }
-  }
 
   const PlanesParams<T>& p;
   const HopperPlanesPlan& plan;
   uint32_t shared_;
 };
 
-template <class T, int kN, bool kResident, bool kByTensor>
+template <class T, int kN, bool kResident, bool kAligned>
 __global__ void __launch_bounds__(planes_threads(kN, kResident), 1)
     planes_kernel(const __grid_constant__ PlanesParams<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   start_dependents();
-  PlanesBlock<T, kN, kResident, kByTensor>(params, shared).run();
+  PlanesBlock<T, kN, kResident, kAligned>(params, shared).run();
 #endif
 }
 
