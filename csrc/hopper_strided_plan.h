@@ -17,9 +17,8 @@ struct StridedPattern {
 inline constexpr StridedPattern kStridedPatterns[] = {
     {0b001, 0b011, false}, {0b011, 0b010, true}, {0b011, 0b110, true}, {0b011, 0b011, true}};
 constexpr int strided_bits(int mask) { return mask == 0 ? 0 : (mask & 1) + strided_bits(mask >> 1); }
-constexpr int strided_lines(const StridedPattern& p) {
-  return (p.even | p.odd) > 3 ? 3 : 2;
-}  // columns, or rows, that taps read
+// Columns, or rows, that taps read.
+constexpr int strided_lines(const StridedPattern& p) { return (p.even | p.odd) > 3 ? 3 : 2; }
 constexpr int strided_taps(const StridedPattern& p) { return strided_bits(p.even) + strided_bits(p.odd); }
 // Phases that have a tap in a row of a pixel's halo; those of two rows, one after the other, at most.
 constexpr int strided_phases(const StridedPattern& p, int row) { return (p.even >> row & 1) + (p.odd >> row & 1); }

@@ -25,8 +25,8 @@ namespace deconv::hopper {
 template <class T>
 struct PlanesParams {
   CUtensorMap source_map;
-  int class_step,
-      class_skipped;  // from a class's plane to the next's: elements, and of those behind 16 bytes' multiple
+  // From a class's plane to the next's: elements, and how many of them lie behind a multiple of 16 bytes.
+  int class_step, class_skipped;
   Divisor class_groups;  // of 8 channels: of a class, in a chunk
   const unsigned char* packed;  // pack_weight.cuh
   const T* bias;
