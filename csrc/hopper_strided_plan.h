@@ -20,16 +20,8 @@ constexpr int strided_bits(int mask) { return mask == 0 ? 0 : (mask & 1) + strid
 // Columns, or rows, that taps read.
 constexpr int strided_lines(const StridedPattern& p) { return (p.even | p.odd) > 3 ? 3 : 2; }
 constexpr int strided_taps(const StridedPattern& p) { return strided_bits(p.even) + strided_bits(p.odd); }
-// Phases that have a tap in a row of a pixel's halo; those of two rows, one after the other, at most.
-constexpr int strided_phases(const StridedPattern& p, int row) { return (p.even >> row & 1) + (p.odd >> row & 1); }
-constexpr int strided_most_phases(const StridedPattern& p) {
-  const int next = strided_phases(p, 1), other = strided_phases(p, strided_lines(p) - 1);
-  return (strided_phases(p, 0) > other ? strided_phases(p, 0) : other) + next;
-}
 // Octets of columns that a tile needs beside its own.
-constexpr int strided_more_octets(const StridedPattern& p) {
-  return p.before && strided_lines(p) < 3 ? 1 : p.before ? 2 : 1;
-}
+constexpr int strided_more_octets(const StridedPattern& p) { return p.before && strided_lines(p) == 3 ? 2 : 1; }
 
 inline constexpr int kStridedChannels = 64;  // of the result, of an item
 inline constexpr int kStridedOctets = 8;     // of columns, of a warpgroup: the 64 rows of operand A

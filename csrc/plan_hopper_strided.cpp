@@ -117,6 +117,12 @@ HopperConvPlan packed_weights(const Problem& problem, const Layer& layer) {
   return weights;
 }
 
+// Stages of weights that are in use at once: of the phases that have a tap in a row of a pixel's halo or in the next.
+int least_weight_slots(const StridedPattern& p) {
+  const auto phases = [&](int row) { return (p.even >> row & 1) + (p.odd >> row & 1); };
+  return std::max(phases(0), phases(strided_lines(p) - 1)) + phases(1);
+}
+
 std::optional<HopperStridedPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer, int octets,
                                            bool resident) {
   HopperStridedPlan p;
@@ -157,7 +163,7 @@ std::optional<HopperStridedPlan> plan_tile(const Problem& problem, const Device&
     for (int slots = kLeastSlots; slots <= 3; ++slots) {
       const int64_t left = room - slots * (int64_t{kStridedWarpgroups} * p.halo_bytes + 16);
       const int64_t weights = std::min<int64_t>(kMostWeightSlots, left / (p.stage_bytes + 16));
-      if (weights < strided_most_phases(pattern) + (slots > kLeastSlots ? 1 : 0)) break;  // else a row waits for itself
+      if (weights < least_weight_slots(pattern) + (slots > kLeastSlots ? 1 : 0)) break;  // else a row waits for itself
       p.slots = slots, p.weight_slots = static_cast<int>(weights);
     }
   }

@@ -664,17 +664,7 @@ def test_planes_as_they_lie(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     weight = torch.randn(channels_in, channels_out // groups, *kernel, device="cuda").to(dtype)
     bias = torch.randn(channels_out, device="cuda").to(dtype)
     options = (kernel, padding, [0, 0], groups, [1, 1])
-    text = torch.ops.deconv.explain(x, weight, bias, *options)
-    (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
-    assert dtype == torch.float32 or expected_plan in plan, text
-    expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *options[:4])
-    poison("cuda", expected.numel() * dtype.itemsize)
-    result = OPERATOR(x, weight, bias, *options)
-    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3, torch.float32: 1e-3}[dtype]
-    assert _relative_error(result, expected) < most
-    for _ in range(10):
-        assert torch.equal(OPERATOR(x, weight, bias, *options), result)
-    assert _relative_error(OPERATOR(_moved(x), weight, bias, *options), expected) < most
+    _check_planned(x, weight, bias, options, "" if dtype == torch.float32 else expected_plan)
 
 
 # Batch, input channels, output channels, groups, kernel, padding, output padding, image: kernels of 3 and 4 with
@@ -704,13 +694,19 @@ def test_strided_planes(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     weight = torch.randn(channels_in, channels_out // groups, kernel, kernel, device="cuda").to(dtype)
     bias = torch.randn(channels_out, device="cuda").to(dtype)
     options = ([2, 2], [padding] * 2, [output_padding] * 2, groups, [1, 1])
+    _check_planned(x, weight, bias, options, "strided planes as they lie")
+
+
+def _check_planned(x: Tensor, weight: Tensor, bias: Tensor, options: tuple[Any, ...], words: str) -> None:
+    """Forward by a plan with these words: every result written, the same bits in 10 calls, and of an input that no
+    tensor copy takes."""
     text = torch.ops.deconv.explain(x, weight, bias, *options)
     (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
-    assert "strided planes as they lie" in plan, text
+    assert words in plan, text
     expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *options[:4])
-    poison("cuda", expected.numel() * dtype.itemsize)
+    poison(x.device.type, expected.numel() * x.dtype.itemsize)
     result = OPERATOR(x, weight, bias, *options)
-    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3, torch.float32: 1e-3}[dtype]
+    most = {torch.float16: 8e-4, torch.bfloat16: 6e-3, torch.float32: 1e-3}[x.dtype]
     assert _relative_error(result, expected) < most
     for _ in range(10):
         assert torch.equal(OPERATOR(x, weight, bias, *options), result)
@@ -812,6 +808,7 @@ MIXING = [
     (512, 512, 16, 4, 2, (33, 45), "groups merged"),
     (160, 200, 8, 4, 2, (33, 45), "groups merged"),
     (64, 64, 1, 4, 2, (65, 62), "2 phases"),
+    (64, 64, 1, 4, 2, (65, 64), " phases"),
 ]
 
 
@@ -845,7 +842,7 @@ def test_infinities_reach_no_other_result(
         text = torch.ops.deconv.explain(on_gpu, weight_on_gpu, None, *options, direction, size)
         result = torch.ops.deconv.conv_transpose2d_grad_input(on_gpu, weight_on_gpu, size, *options).cpu()
     (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
-    if dtype == torch.bfloat16 and (direction == "forward" or expected_plan != "2 phases"):
+    if dtype == torch.bfloat16 and (direction == "forward" or "phases" not in expected_plan):
         assert "hopper family" in plan and expected_plan in plan, text  # noqa: PT018
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isposinf(), expected.isposinf())

@@ -2631,13 +2631,16 @@ def test_chosen_contiguous_plans_are_near_the_quickest_timed() -> None:
     assert all(1 < np.exp(np.log(of).mean()) < 1.05 for of in ratios.values())
 
 
-def test_chosen_plans_of_planes_are_near_the_quickest_timed() -> None:
-    """The same of an H200: of h200_planes_plans.json, three times each. Where another plan is quicker, it is taken.
+@pytest.mark.parametrize(
+    ("name", "most"), [("h200_planes_plans", 1.05), ("h200_strided_plans", 1.06), ("h200_classes_plans", 1.05)]
+)
+def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: float) -> None:
+    """The same of an H200, of each plan the least time. Where another plan is quicker, it is taken.
 
-    But for channels of several classes, which warps brought then.
+    But for channels of several classes in h200_planes_plans.json, which warps brought then.
     """
-    timed, later = _timed("h200_planes_plans"), 0
-    layers = {one["name"]: one for one in (*ZOO, *timed["layers"])}
+    timed, later = _timed(name), 0
+    layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *timed["layers"])}
     ratios = []
     for row in timed["rows"]:
         known: dict[str, float] = {}
@@ -2645,25 +2648,11 @@ def test_chosen_plans_of_planes_are_near_the_quickest_timed() -> None:
             plan = timed["plans"][index]
             known[plan] = min(ms, known.get(plan, ms))
         chosen = _chosen(layers[row["case"]], row["mode"], "nchw", "forward")
-        later += " classes" in chosen
+        later += name == "h200_planes_plans" and " classes" in chosen
         if chosen in known:
             ratios.append(known[chosen] / min(known.values()))
     assert len(ratios) + later > 0.95 * len(timed["rows"])
-    assert 1 < np.exp(np.log(ratios).mean()) < 1.05
-
-
-def test_chosen_plans_of_strided_planes_are_near_the_quickest_timed() -> None:
-    """The same of an H200: of h200_strided_plans.json."""
-    timed = _timed("h200_strided_plans")
-    layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *timed["layers"])}
-    ratios = []
-    for row in timed["rows"]:
-        known = {timed["plans"][index]: ms for index, ms in row["plans"]}
-        chosen = _chosen(layers[row["case"]], row["mode"], "nchw", "forward")
-        if chosen in known:
-            ratios.append(known[chosen] / min(known.values()))
-    assert len(ratios) > 0.95 * len(timed["rows"])
-    assert 1 < np.exp(np.log(ratios).mean()) < 1.06
+    assert 1 < np.exp(np.log(ratios).mean()) < most
 
 
 def test_bytes_of_partial_runs() -> None:

@@ -114,6 +114,11 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[2], uint3
                : "memory");
 }
 
+// Of two neighbours of such matrices, each row of four lanes, the one that begins `rows` later than the first.
+__device__ __forceinline__ uint32_t turned(uint32_t first, uint32_t second, int rows, int lane) {
+  return __shfl_sync(~0u, lane / 4 < rows ? second : first, (lane + 4 * rows) % 32);
+}
+
 __device__ __forceinline__ uint32_t transposed(uint32_t fragment) {
   uint32_t result;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(fragment));

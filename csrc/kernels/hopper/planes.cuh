@@ -216,10 +216,6 @@ class PlanesBlock {
   }
   // Of the class of the chunk's channels 8 i and on.
   __device__ __forceinline__ int skipped_of(int i) const { return skipped(p.class_groups.quotient(i)); }
-  // Of two neighbouring octets of pixels, each row of four lanes, the octet that begins `pixels` later than the first.
-  __device__ __forceinline__ static uint32_t turned(uint32_t first, uint32_t second, int pixels, int lane) {
-    return __shfl_sync(~0u, lane / 4 < pixels ? second : first, (lane + 4 * pixels) % 32);
-  }
 
   // warp: of the warpgroup.
   __device__ __forceinline__ void multiply(int warpgroup, int warp) const {

@@ -181,11 +181,6 @@ class StridedBlock {
     }
   }
 
-  // Of two neighbouring octets of columns, each row of four lanes, the octet that begins `columns` later than the
-  // first.
-  __device__ __forceinline__ static uint32_t turned(uint32_t first, uint32_t second, int columns, int lane) {
-    return __shfl_sync(~0u, lane / 4 < columns ? second : first, (lane + 4 * columns) % 32);
-  }
   struct Rows {
     uint32_t half[2];  // of the rows of operand A: where the lane's words, or rows of matrices, begin
     uint32_t pitch;  // from a channel to the next
@@ -195,7 +190,7 @@ class StridedBlock {
     constexpr bool kBefore = kTaps.before;
     if constexpr (kSize == 2) {
       // Octets of a half of operand A's rows: of the first eight channels, and of the others.
-      constexpr int kOctets = kBefore && kColumns < 3 ? 2 : kBefore ? 3 : 2;
+      constexpr int kOctets = 1 + strided_more_octets(kTaps);
       uint32_t octet[kOctets][4];
 #pragma unroll
       for (int i = 0; i < kOctets; ++i) {
