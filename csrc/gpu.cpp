@@ -167,7 +167,7 @@ class PlannedRun {
 
 #endif
 
-bool is_unaligned(const Tensor& operand) { return reinterpret_cast<uintptr_t>(operand.data_ptr()) % 16 != 0; }
+bool is_unaligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 != 0; }
 
 }  // namespace
 
@@ -180,7 +180,8 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
   if (problem.result().numel() == 0) return result;
   problem.allow_tf32 = wants_tf32_answer(problem, device_of(index)) && tf32_allowed();
-  problem.unaligned_source = is_unaligned(operand);
+  problem.unaligned_source = is_unaligned(operand.data_ptr());
+  problem.unaligned_weight = is_unaligned(inputs.w);
   const Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
   const cudaError_t error = PlannedRun(problem, operands, operand).run();
   if (error != cudaSuccess) {
@@ -195,14 +196,15 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
 #endif
 }
 
-std::string explain_on(Problem problem, const Tensor& operand) {
+std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other) {
   const std::optional<Device> device = planning_device(problem.dtype, operand);
   if (!device) {
     return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device_name(operand) + " and " +
            torch::headeronly::toString(operand.scalar_type()) + '\n';
   }
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
-  problem.unaligned_source = is_unaligned(operand);
+  problem.unaligned_source = is_unaligned(operand.data_ptr());
+  problem.unaligned_weight = problem.direction != Direction::kGradWeight && is_unaligned(other.data_ptr());
   std::shared_ptr<const TunedPlan> tuned;
   if (autotuner().candidates() > 0)
     tuned = autotuner().find(problem, operand.is_cuda() ? operand.get_device_index() : 0);

@@ -17,7 +17,7 @@ struct Inputs {
 bool has_kernels(int64_t device);  // this build holds code that CUDA device `device` can run
 bool kernels_serve(DType dtype, const Tensor& operand);
 Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs);
-std::string explain_on(Problem problem, const Tensor& operand);
+std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other);
 // How many candidates are timed to choose a plan, 0: none; returns the number before.
 int64_t set_autotune_candidates(int64_t candidates);
 std::string build_info();

@@ -132,6 +132,7 @@ PYBIND11_MODULE(_host_core, m) {
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
       .def_readwrite("allow_tf32", &Problem::allow_tf32)
       .def_readwrite("unaligned_source", &Problem::unaligned_source)
+      .def_readwrite("unaligned_weight", &Problem::unaligned_weight)
       .def_readwrite("has_bias", &Problem::has_bias)
       .def("set_strides",  // of "x", "w" or "y", in elements
            [](Problem& p, char tensor, std::array<int64_t, 4> strides) {
@@ -493,6 +494,25 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("bias_at", &HopperStridedPlan::bias_at)
       .def_readonly("barriers_at", &HopperStridedPlan::barriers_at)
       .def_readonly("shared_bytes", &HopperStridedPlan::shared_bytes);
+  py::class_<HopperFoldedPlan>(m, "HopperFoldedPlan")
+      .def_readonly("pixels", &HopperFoldedPlan::pixels)
+      .def_readonly("images", &HopperFoldedPlan::images)
+      .def_readonly("quads", &HopperFoldedPlan::quads)
+      .def_readonly("run", &HopperFoldedPlan::run)
+      .def_readonly("image_pixels", &HopperFoldedPlan::image_pixels)
+      .def_readonly("chunks", &HopperFoldedPlan::chunks)
+      .def_readonly("tiles", &HopperFoldedPlan::tiles)
+      .def_readonly("m_tiles", &HopperFoldedPlan::m_tiles)
+      .def_readonly("columns", &HopperFoldedPlan::columns)
+      .def_readonly("items", &HopperFoldedPlan::items)
+      .def_readonly("blocks", &HopperFoldedPlan::blocks)
+      .def_readonly("slots", &HopperFoldedPlan::slots)
+      .def_readonly("stage_bytes", &HopperFoldedPlan::stage_bytes)
+      .def_readonly("plane_bytes", &HopperFoldedPlan::plane_bytes)
+      .def_readonly("sums_at", &HopperFoldedPlan::sums_at)
+      .def_readonly("results_at", &HopperFoldedPlan::results_at)
+      .def_readonly("barriers_at", &HopperFoldedPlan::barriers_at)
+      .def_readonly("shared_bytes", &HopperFoldedPlan::shared_bytes);
   auto turned_plan = py::class_<HopperWeightTurnedPlan>(m, "HopperWeightTurnedPlan");
   define_copies(turned_plan);
   turned_plan.def_property_readonly("warpgroups", [](const HopperWeightTurnedPlan& p) { return p.tile.warpgroups; })

@@ -101,7 +101,7 @@ std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias
     throw InvalidArgument("explain: direction must be 'forward', 'grad_input' or 'grad_weight', but got '" + direction +
                           "'");
   }
-  return explain_on(problem, first);
+  return explain_on(problem, first, second);
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
     consider(std::move(plan));
     if (!is_weight) consider(plan_hopper_strided(problem, device, considered));
+    if (!is_weight) consider(plan_hopper_folded(problem, device, considered));
     if (is_weight) {
       for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
                                  plan_hopper_weight_strips}) {
@@ -165,6 +166,14 @@ std::string describe_launch(const HopperStridedPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperFoldedPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << kFoldedThreads << " threads in clusters of " << kFoldedCluster
+       << " for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots
+       << " stages of " << plan.stage_bytes << " bytes, weights and source by tensor copies as they lie";
+  return text.str();
+}
+
 std::string describe_launch(const HopperWeightPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + plan.step_warps) << " threads, "
@@ -260,6 +269,7 @@ const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperStridedPlan&) { return "hopper"; }
+const char* family(const HopperFoldedPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }

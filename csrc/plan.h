@@ -11,6 +11,7 @@
 #include "depthwise_plan.h"
 #include "direct_plan.h"
 #include "gather_plan.h"
+#include "hopper_folded_plan.h"
 #include "hopper_plan.h"
 #include "hopper_planes_plan.h"
 #include "hopper_strided_plan.h"
@@ -51,8 +52,8 @@ struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
                HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               HopperPlanesPlan, HopperStridedPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan,
-               RowsConvPlan, SubpixelPlan, MergedPlan>
+               HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan,
+               Col2imConvPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hopper_folded_plan.h"
 #include "hopper_plan.h"
 #include "hopper_planes_plan.h"
 #include "hopper_strided_plan.h"
@@ -24,6 +25,7 @@ struct Plan;
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperPlanesPlan& plan, DType dtype);
 std::string describe(const HopperStridedPlan& plan, DType dtype);
+std::string describe(const HopperFoldedPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
@@ -39,6 +41,8 @@ std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& dev
 bool planes_have_whole_blocks(const Problem& problem);
 std::optional<Plan> plan_hopper_strided(const Problem& problem, const Device& device,
                                         std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,

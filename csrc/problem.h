@@ -64,6 +64,7 @@ struct Problem {
   DType dtype = DType::kFloat32;
   bool allow_tf32 = false;  // float32 operands may be rounded to TF32
   bool unaligned_source = false;  // forward's input or grad_input's grad_output begins at no multiple of 16 bytes
+  bool unaligned_weight = false;  // the same of the weight that forward and grad_input read
   std::array<Axis, 2> axis;  // height, width
   int64_t batch = 0;
   int64_t in_channels = 0;

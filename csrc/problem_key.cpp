@@ -10,6 +10,7 @@ ProblemKey key_of(const Problem& problem, int device_index) {
   add(problem.dtype);
   add(problem.allow_tf32);
   add(problem.unaligned_source);
+  add(problem.unaligned_weight);
   for (const Axis& axis : problem.axis) {
     for (const int64_t value :
          {axis.input, axis.output, axis.kernel, axis.stride, axis.padding, axis.output_padding, axis.dilation}) {

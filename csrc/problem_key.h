@@ -9,7 +9,7 @@
 
 namespace deconv {
 
-using ProblemKey = std::array<int64_t, 49>;
+using ProblemKey = std::array<int64_t, 50>;
 
 ProblemKey key_of(const Problem& problem, int device_index);
 

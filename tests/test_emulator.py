@@ -455,6 +455,36 @@ def test_strided_planes(one: Case, mode: str) -> None:
             call.with_plan(plan).check()
 
 
+# Images of 4, 8, 12 and 16 columns, of one run and of several; tiles that end beyond the batch, channels that fill no
+# tile.
+FOLDED = [
+    case("4x4", 9, 72, 4, 4, 20, 4, 2, 1),
+    case("4x8", 7, 40, 4, 8, 40, 4, 2, 1),
+    case("8x4", 5, 24, 8, 4, 16, 4, 2, 1),
+    case("8x8", 5, 130, 8, 8, 33, 4, 2, 1),
+    case("16x12", 3, 40, 16, 12, 40, 4, 2, 1),
+    case("12x16", 2, 16, 12, 16, 24, 4, 2, 1),
+    case("16x16", 3, 64, 16, 16, 17, 4, 2, 1),
+    case("grouped", 3, 96, 8, 8, 72, 4, 2, 1, g=3),
+    case("rounds", 17, 16, 4, 4, 70, 4, 2, 1),
+]
+
+
+@pytest.mark.parametrize("mode", ["float16", "bfloat16"])
+@pytest.mark.parametrize("one", FOLDED, ids=lambda one: one["name"])
+def test_folded_products(one: Case, mode: str) -> None:
+    """Tiles of every size, some of several rounds."""
+    call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=5)
+    plans = [
+        plan
+        for plan in core.candidates(call.problem, call.device, "hopper")
+        if isinstance(plan.tile, core.HopperFoldedPlan)
+    ]
+    assert {plan.tile.pixels for plan in plans} == {n for n in (64, 128, 192, 256) if n >= one["h"] * one["w"]}
+    for plan in plans:
+        call.with_plan(plan).check()
+
+
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.
 GROUPS = [
     case("fours", 2, 32, 6, 9, 32, 4, 2, 1, g=8),

@@ -697,9 +697,39 @@ def test_strided_planes(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     _check_planned(x, weight, bias, options, "strided planes as they lie")
 
 
+# Batch, input channels, output channels, groups, image: kernels of 4 that double images of 4, 8, 12 and 16 columns,
+# batches and channels that fill no tile.
+FOLDED = [
+    (131, 512, 250, 1, (4, 4)),
+    (100, 256, 128, 1, (4, 8)),
+    (130, 256, 128, 1, (8, 4)),
+    (127, 256, 128, 1, (8, 8)),
+    (65, 768, 250, 1, (16, 12)),
+    (61, 512, 256, 1, (12, 16)),
+    (64, 512, 256, 1, (16, 16)),
+    (128, 390, 384, 3, (8, 8)),
+    (51, 160, 140, 2, (16, 12)),
+    (600, 64, 70, 1, (4, 4)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", FOLDED)
+def test_folded_products(case: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Against float64, every result written, the same bits in 10 calls, and of operands that no tensor copy takes."""
+    batch, channels_in, channels_out, groups, image = case
+    torch.manual_seed(5)
+    x = torch.randn(batch, channels_in, *image, device="cuda").to(dtype)
+    weight = torch.randn(channels_in, channels_out // groups, 4, 4, device="cuda").to(dtype)
+    bias = torch.randn(channels_out, device="cuda").to(dtype)
+    options = ([2, 2], [1, 1], [0, 0], groups, [1, 1])
+    _check_planned(x, weight, bias, options, "products folded")
+
+
 def _check_planned(x: Tensor, weight: Tensor, bias: Tensor, options: tuple[Any, ...], words: str) -> None:
-    """Forward by a plan with these words: every result written, the same bits in 10 calls, and of an input that no
-    tensor copy takes."""
+    """Forward by a plan with these words: every result written, the same bits in 10 calls, and of an input and a weight
+    that no tensor copy takes."""
     text = torch.ops.deconv.explain(x, weight, bias, *options)
     (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
     assert words in plan, text
@@ -711,6 +741,7 @@ def _check_planned(x: Tensor, weight: Tensor, bias: Tensor, options: tuple[Any, 
     for _ in range(10):
         assert torch.equal(OPERATOR(x, weight, bias, *options), result)
     assert _relative_error(OPERATOR(_moved(x), weight, bias, *options), expected) < most
+    assert _relative_error(OPERATOR(x, _moved(weight), bias, *options), expected) < most
 
 
 def _moved(tensor: Tensor) -> Tensor:

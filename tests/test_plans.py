@@ -1552,6 +1552,10 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert dtype in ("float16", "bfloat16")
         _check_strided_plan(plan, one, 2, multiprocessors)
         return
+    if isinstance(plan.tile, core.HopperFoldedPlan):
+        assert (direction, layout) == ("forward", "contiguous")
+        _check_folded_plan(plan, one, dtype, multiprocessors)
+        return
     if isinstance(plan.tile, core.MmaConvPlan):
         rewritten = plan.tile.repacked_bytes + plan.tile.unpacked_bytes
         assert rewritten <= core.REPACK_LIMIT
@@ -1791,6 +1795,70 @@ def test_strided_planes_that_are_taken_as_they_lie() -> None:
     strict = problem_of(case("strict", 4, 64, 16, 16, 64, 4, 2, 1), "forward", "float32")
     plans = core.candidates(strict, core.Device(), "hopper")
     assert not any(isinstance(plan.tile, core.HopperStridedPlan) for plan in plans)
+
+
+def _check_folded_plan(plan: Any, one: Case, dtype: str, multiprocessors: int) -> None:
+    """Tiles hold whole images, clusters all channels, and nothing lies where something else does."""
+    tile = plan.tile
+    assert dtype in ("float16", "bfloat16")
+    assert (one["k"], one["s"], one["p"], one["op"], one["d"]) == ((4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
+    assert tile.pixels in (64, 128, 192, 256)
+    assert tile.image_pixels == one["h"] * one["w"]
+    assert tile.image_pixels % tile.run == 0
+    assert tile.run in (16, 32, 64)
+    assert tile.run == 64 or tile.run == tile.image_pixels
+    assert one["w"] == 4 * tile.quads <= 16
+    assert tile.images == tile.pixels // tile.image_pixels > 0
+    _blocks_cover(tile.tiles, tile.images, one["n"])
+    _blocks_cover(tile.m_tiles, 16, one["co"] // one["g"])
+    _blocks_cover(tile.chunks, 64, one["ci"] // one["g"])
+    assert tile.columns == one["g"] * tile.m_tiles
+    assert tile.items == tile.tiles * tile.columns
+    assert 2 <= tile.blocks == 2 * min(tile.items, multiprocessors // 2)
+    assert tile.stage_bytes == 64 * (128 + tile.pixels) * 2
+    assert tile.plane_bytes == 8 * tile.image_pixels
+    assert 2 <= tile.slots <= 6
+    assert tile.sums_at == tile.slots * tile.stage_bytes
+    assert tile.results_at == tile.sums_at + 8 * 8 * (tile.pixels + 8) * 4
+    assert tile.barriers_at == tile.results_at + 6 * tile.images * tile.plane_bytes
+    assert tile.shared_bytes == tile.barriers_at + 16 * tile.slots + 24 * 8
+    assert tile.shared_bytes <= core.SHARED_BYTES_LIMIT
+    assert plan.workspace_bytes == 0
+
+
+def test_products_that_are_folded() -> None:
+    """Contiguous operands of 16 bits, kernels of 4 that double images of few columns; all candidates hold."""
+
+    def serves(one: Case, dtype: str = "float16", layout: str = "contiguous", **properties: bool) -> bool:
+        problem = problem_of(one, "forward", dtype, layout)
+        problem.allow_tf32 = True
+        for name, value in properties.items():
+            setattr(problem, name, value)
+        plans = [
+            plan
+            for plan in core.candidates(problem, core.Device(), "hopper")
+            if isinstance(plan.tile, core.HopperFoldedPlan)
+        ]
+        for plan in plans:
+            _check_folded_plan(plan, one, dtype, core.Device().multiprocessors)
+        return bool(plans)
+
+    for height, width in ((4, 4), (8, 4), (4, 8), (8, 8), (24, 8), (16, 12), (12, 16), (16, 16), (32, 4)):
+        assert serves(case("served", 9, 70, height, width, 40, 4, 2, 1))
+    assert serves(case("grouped", 4, 64, 8, 8, 64, 4, 2, 1, g=4), "bfloat16")
+    assert not serves(case("float32", 4, 64, 8, 8, 64, 4, 2, 1), "float32")
+    assert not serves(case("channels_last", 4, 64, 8, 8, 64, 4, 2, 1), layout="channels_last")
+    assert not serves(case("source", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_source=True)
+    assert not serves(case("weight", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_weight=True)
+    assert not serves(case("large", 4, 64, 32, 16, 64, 4, 2, 1))
+    assert not serves(case("wide", 4, 64, 4, 20, 64, 4, 2, 1))
+    assert not serves(case("odd", 4, 64, 8, 6, 64, 4, 2, 1))
+    assert not serves(case("parts", 4, 64, 10, 8, 64, 4, 2, 1))
+    assert not serves(case("padding", 4, 64, 8, 8, 64, 4, 2, 0))
+    assert not serves(case("more", 4, 64, 8, 8, 64, 4, 2, 1, 1))
+    assert not serves(case("kernel", 4, 64, 8, 8, 64, 2, 2, 0))
+    assert not serves(case("stride", 4, 64, 8, 8, 64, 4, 1, 1))
+    assert not serves(case("few_channels", 4, 64, 8, 8, 8, 4, 2, 1))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -2393,7 +2461,7 @@ def test_how_weights_come(
     direction: str, dtype: str, layout: str, channels: tuple[int, int], groups: int, weights: str
 ) -> None:
     """TMA takes them from where they lie if whole boxes of them do."""
-    one = case("layer", 16, channels[0], 16, 16, channels[1], 4, 2, 1, g=groups)
+    one = case("layer", 16, channels[0], 20, 20, channels[1], 4, 2, 1, g=groups)
     problem = problem_of(one, direction, dtype, layout)
     problem.allow_tf32 = True
     assert core.make_plan(problem, core.Device()).tile.weights == getattr(core.HopperWeights, weights)
@@ -2632,12 +2700,19 @@ def test_chosen_contiguous_plans_are_near_the_quickest_timed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("h200_planes_plans", 1.05), ("h200_strided_plans", 1.06), ("h200_classes_plans", 1.05)]
+    ("name", "most"),
+    [
+        ("h200_planes_plans", 1.05),
+        ("h200_strided_plans", 1.06),
+        ("h200_classes_plans", 1.05),
+        ("h200_folded_plans", 1.03),
+    ],
 )
 def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: float) -> None:
     """The same of an H200, of each plan the least time. Where another plan is quicker, it is taken.
 
-    But for channels of several classes in h200_planes_plans.json, which warps brought then.
+    But for channels of several classes in h200_planes_plans.json, which warps brought then, and for products that are
+    folded since.
     """
     timed, later = _timed(name), 0
     layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *timed["layers"])}
@@ -2649,6 +2724,7 @@ def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: flo
             known[plan] = min(ms, known.get(plan, ms))
         chosen = _chosen(layers[row["case"]], row["mode"], "nchw", "forward")
         later += name == "h200_planes_plans" and " classes" in chosen
+        later += name != "h200_folded_plans" and "products folded" in chosen
         if chosen in known:
             ratios.append(known[chosen] / min(known.values()))
     assert len(ratios) + later > 0.95 * len(timed["rows"])

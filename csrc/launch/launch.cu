@@ -50,6 +50,10 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_hopper_planes<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<HopperFoldedPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) == 2) return launch_hopper_folded<T>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
   if (const auto* tile = std::get_if<HopperStridedPlan>(&plan.tile)) {
     if constexpr (sizeof(T) <= 4) return launch_hopper_strided<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;

@@ -7,6 +7,7 @@
 #include "../depthwise_plan.h"
 #include "../direct_plan.h"
 #include "../gather_plan.h"
+#include "../hopper_folded_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_planes_plan.h"
 #include "../hopper_strided_plan.h"
@@ -56,6 +57,10 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
 
 template <class T>
 cudaError_t launch_hopper_planes(const Problem& problem, const HopperPlanesPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
+
+template <class T>
+cudaError_t launch_hopper_folded(const Problem& problem, const HopperFoldedPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
 
 template <class T>

@@ -30,28 +30,33 @@ CUtensorMapDataType type_of(DType dtype) {
                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 CUtensorMapSwizzle swizzle_of(int row_bytes) {
-  return row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+  return row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
+         : row_bytes == 64            ? CU_TENSOR_MAP_SWIZZLE_64B
+                                      : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
 struct Dimension {
   cuuint64_t size, stride;  // elements, bytes
   cuuint32_t box;
 };
-using Dimensions = std::array<Dimension, 5>;  // the innermost first
+template <size_t kRank>
+using DimensionsOf = std::array<Dimension, kRank>;  // the innermost first
+using Dimensions = DimensionsOf<5>;
 
-bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, const Dimensions& order,
+template <size_t kRank>
+bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, const DimensionsOf<kRank>& order,
                 CUtensorMapSwizzle swizzle) {
   const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;
-  cuuint64_t sizes[5], strides[4];
-  cuuint32_t box[5];
-  for (int i = 0; i < 5; ++i) {
+  cuuint64_t sizes[kRank], strides[kRank - 1];
+  cuuint32_t box[kRank];
+  for (size_t i = 0; i < kRank; ++i) {
     sizes[i] = order[i].size;
     box[i] = order[i].box;
     if (i > 0) strides[i - 1] = order[i].stride;
   }
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  return encode(map, type, 5, const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  return encode(map, type, kRank, const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -162,6 +167,23 @@ bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, c
   return encode_map(map, type_of(problem.dtype), source, order, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
+bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
+                        CUtensorMap* source_map, CUtensorMap* weight_map) {
+  const int64_t size = element_size(problem.dtype), unit = 16 / size;
+  const int64_t channels = problem.in_channels_per_group(), rows = problem.out_channels_per_group() * kFoldedTaps;
+  const DimensionOf dimension{size};
+  const auto step = [&](int d) { return problem.x.size[d] > 1 ? problem.x.stride[d] : unit; };
+  const auto group = [&](int64_t stride) { return dimension(problem.groups, problem.groups > 1 ? stride : unit, 1); };
+  const DimensionsOf<4> pixels{dimension(problem.x.size[2] * problem.x.size[3], 1, plan.run),
+                               dimension(channels, step(1), kFoldedChunk), group(channels * step(1)),
+                               dimension(problem.batch, step(0), plan.run < 64 ? 64 / plan.run : 1)};
+  const DimensionsOf<4> weights{dimension(rows, 1, 64), dimension(channels, rows, kFoldedChunk), group(channels * rows),
+                                dimension(1, unit, 1)};
+  return encode_map(source_map, type_of(problem.dtype), source, pixels,
+                    swizzle_of(static_cast<int>(plan.run * size))) &&
+         encode_map(weight_map, type_of(problem.dtype), weight, weights, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
                         CUtensorMap* maps) {
   if (!plan.channels_adjacent) return encode_column_maps(problem, plan, result, images, maps);
@@ -206,7 +228,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
                            static_cast<cuuint64_t>(problem.w.stride[0] * size),
                            static_cast<cuuint32_t>(plan.row_bytes / size)};
     return encode_map(map, type_of(problem.dtype), weight,
-                      {Dimension{static_cast<cuuint64_t>(row), 0, kHopperTileM}, source, none, none, none},
+                      Dimensions{Dimension{static_cast<cuuint64_t>(row), 0, kHopperTileM}, source, none, none, none},
                       swizzle_of(plan.row_bytes));
   }
   const auto channels = [&](int count, int step, int box) {

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "../hopper_folded_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_strided_plan.h"
 #include "../problem.h"
@@ -25,6 +26,11 @@ bool encode_planes_map(const Problem& problem, int classes, const void* source, 
 // The map of the halos of strided planes (hopper_strided_plan.h): columns, channels, rows, image, group. False as
 // above.
 bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map);
+
+// The maps of folded products (hopper_folded_plan.h): pixels of an image, channels, group, image; and of weights rows,
+// each a tap of a channel, source channels, group. False as above.
+bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
+                        CUtensorMap* source_map, CUtensorMap* weight_map);
 
 // The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
 // hopper_result_map. False as above.

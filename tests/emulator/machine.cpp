@@ -59,6 +59,7 @@ struct Fiber : Thread {
   int lane = 0;
   jmp_buf context;
   bool started = false, done = false;
+  unsigned registers = 0;  // that it asked for
   std::string waits_for;
   const std::function<bool()>* ready = nullptr;
 };
@@ -354,6 +355,16 @@ void await_grids_before() {
   wait_until("the grids before", [=] { return grid->before == nullptr; });
 }
 
+void take_registers(unsigned count) {
+  me().registers = count;
+  const unsigned threads = me().block->threads.x, at_launch = std::min(255u, 65536 / threads) / 8 * 8;
+  unsigned sum = 0;
+  for (const auto& fiber : machine.grid->fibers) {
+    if (fiber->block == me().block) sum += fiber->registers > 0 ? fiber->registers : 24;
+  }
+  if (sum > at_launch * threads) fail("a block wants more registers than it was launched with");
+}
+
 // ---- waiting
 
 void wait_until(const std::string& what, const std::function<bool()>& ready) {
@@ -632,7 +643,8 @@ bool encode_tensor_map(TensorMap& map, const TensorMapRequest& r) {
     map.box[i] = static_cast<uint16_t>(r.box[i]);
   }
   const unsigned row = r.box[0] * r.element;
-  if (row % 16 != 0 || (r.swizzle > 0 && row > r.swizzle)) return false;
+  // An H200 lets shorter rows begin as far apart as the swizzle is wide; no kernel wants that.
+  if (row % 16 != 0 || (r.swizzle > 0 && row != r.swizzle)) return false;
   map.rank = static_cast<uint8_t>(r.rank);
   map.element = static_cast<uint8_t>(r.element);
   map.swizzle = static_cast<uint8_t>(r.swizzle);
@@ -684,23 +696,29 @@ struct Box {
 
 }  // namespace
 
-void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank) {
+void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank,
+                 uint32_t blocks) {
   const Box box(map, shared, coordinates, rank);
-  BlockState* const block = me().state;
-  copy_behind(*block, [=] {
-    box.walk([&](const unsigned char* from, uint32_t address) {
-      unsigned char* const to = block->shared + (address - kSharedBase);
-      std::memset(to, 0, box.map.element);
-      if (from != nullptr) std::memcpy(to, from, box.map.element);
-      if (box.map.rounds) {
-        uint32_t bits;
-        std::memcpy(&bits, to, 4);
-        bits = round_to_tf32(bits, true);
-        std::memcpy(to, &bits, 4);
-      }
+  if (blocks >> machine.grid->blocks.size() != 0) fail("a tensor copy to a block that is not in the cluster");
+  for (const auto& one : machine.grid->blocks) {
+    BlockState* const block = one.get();
+    if (blocks == 0 ? block != me().state : (blocks >> block->rank & 1) == 0) continue;
+    if (block->alive == 0) fail("a tensor copy to a block that has ended");
+    copy_behind(*block, [=] {
+      box.walk([&](const unsigned char* from, uint32_t address) {
+        unsigned char* const to = block->shared + (address - kSharedBase);
+        std::memset(to, 0, box.map.element);
+        if (from != nullptr) std::memcpy(to, from, box.map.element);
+        if (box.map.rounds) {
+          uint32_t bits;
+          std::memcpy(&bits, to, 4);
+          bits = round_to_tf32(bits, true);
+          std::memcpy(to, &bits, 4);
+        }
+      });
+      bytes_arrived(*block, barrier, box.bytes());
     });
-    bytes_arrived(*block, barrier, box.bytes());
-  });
+  }
 }
 
 void copy_tensor_out(uint32_t shared, const TensorMap& map, const int* coordinates, int rank) {
@@ -726,9 +744,9 @@ struct Tile {
 };
 Tile tile_of(uint64_t descriptor) {
   const uint64_t mode = descriptor >> 62;
-  if ((mode != 1 && mode != 2) || (descriptor >> 49 & 7) != 0) fail("wgmma with a descriptor that is not emulated");
+  if (mode == 0 || (descriptor >> 49 & 7) != 0) fail("wgmma with a descriptor that is not emulated");
   return {static_cast<uint32_t>(descriptor & 0x3FFF) << 4, static_cast<uint32_t>(descriptor >> 32 & 0x3FFF) << 4,
-          static_cast<uint32_t>(descriptor >> 16 & 0x3FFF) << 4, mode == 1 ? 112u : 48u};
+          static_cast<uint32_t>(descriptor >> 16 & 0x3FFF) << 4, (128u >> (mode - 1)) - 16};
 }
 
 // The elements in 16 bytes.
@@ -770,11 +788,12 @@ void row_of(const Tile& tile, MmaType type, bool major, int row, float (&values)
     load_piece(tile, type, linear + 16, values + piece_elements(type));
     return;
   }
-  if (type == MmaType::kTf32 || tile.swizzle != 112) fail("wgmma along rows of TF32, or of 64 bytes");
-  const uint32_t first = tile.address + at / 64 * tile.leading_bytes + at % 64 * 2;  // of 16-bit elements
+  if (type == MmaType::kTf32) fail("wgmma along rows of TF32");
+  const uint32_t row_bytes = tile.swizzle + 16, elements = row_bytes / 2;
+  const uint32_t first = tile.address + at / elements * tile.leading_bytes + at % elements * 2;
   for (uint32_t k = 0; k < 16; ++k) {
     float piece[8];
-    load_piece(tile, type, first + k / 8 * tile.group_bytes + k % 8 * 128, piece);
+    load_piece(tile, type, first + k / 8 * tile.group_bytes + k % 8 * row_bytes, piece);
     values[k] = piece[at % 8];
   }
 }

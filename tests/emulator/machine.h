@@ -66,6 +66,8 @@ struct Launch {
 bool launch(const Launch& launch, std::function<void()> run);
 void finish();
 void await_grids_before();
+// setmaxnreg: registers of this thread from here on. More than a block was launched with would be waited for for ever.
+void take_registers(unsigned count);
 // Of launches from here on: another order of the same work. The last kernel starts early, if it may, where it is odd.
 void set_seed(uint64_t seed);
 std::string take_error();
@@ -140,7 +142,9 @@ struct TensorMap {
   const unsigned char* base;
 };
 static_assert(sizeof(TensorMap) == 128);
-void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank);
+// blocks: bits of the cluster's ranks, each of which gets the box; 0: this block.
+void copy_tensor(uint32_t shared, const TensorMap& map, uint32_t barrier, const int* coordinates, int rank,
+                 uint32_t blocks);
 void copy_tensor_out(uint32_t shared, const TensorMap& map, const int* coordinates, int rank);
 // Sizes and strides from the innermost dimension on; false where the driver refuses.
 struct TensorMapRequest {

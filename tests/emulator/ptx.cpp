@@ -195,7 +195,8 @@ void copy_in_bulk(const Instruction& i, Frame& f) {
     if (out) {
       copy_tensor_out(f.word(i.arguments[1]), map, coordinates, rank);
     } else {
-      copy_tensor(f.word(i.arguments[0]), map, f.word(i.arguments[2]), coordinates, rank);
+      copy_tensor(f.word(i.arguments[0]), map, f.word(i.arguments[2]), coordinates, rank,
+                  i.has("multicast::cluster") ? f.word(i.arguments[3]) : 0);
     }
   } else if (i.opcode[3] == "global") {
     const uint32_t shared = f.word(i.arguments[1]), bytes = f.word(i.arguments[2]);
@@ -281,7 +282,8 @@ const std::map<std::string, Handler>& handlers() {
       {"fence.mbarrier_init", nothing},
       {"griddepcontrol.launch_dependents", nothing},
       {"griddepcontrol.wait", [](const Instruction&, Frame&) { await_grids_before(); }},
-      {"setmaxnreg", nothing},
+      {"setmaxnreg.inc", [](const Instruction& i, Frame& f) { take_registers(f.word(i.arguments[0])); }},
+      {"setmaxnreg.dec", [](const Instruction& i, Frame& f) { take_registers(f.word(i.arguments[0])); }},
       {".reg", nothing},
       {"mov", [](const Instruction& i, Frame& f) { f.set(i.arguments[0], f.get(i.arguments[1])); }},
       {"setp.ne",

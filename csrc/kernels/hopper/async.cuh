@@ -62,6 +62,16 @@ __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
+// The same to all blocks of the cluster whose bits are set, at the same address, and to a barrier of each.
+__device__ __forceinline__ void copy_tensor_to_all(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0,
+                                                   int c1, int c2, int c3, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(blocks)
+      : "memory");
+}
+
 // From shared to global memory; shared memory has to stay until wait_copies_out has waited for those committed.
 __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t shared, int c0, int c1, int c2, int c3,
                                                 int c4) {
@@ -70,8 +80,12 @@ __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t
                : "memory");
 }
 __device__ __forceinline__ void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory has been read; what was written may still be on its way.
-__device__ __forceinline__ void wait_copies_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Until shared memory has been read, but for the last kPending commits; what was written may still be on its way.
+template <int kPending>
+__device__ __forceinline__ void wait_copies_out_but() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+__device__ __forceinline__ void wait_copies_out() { wait_copies_out_but<0>(); }
 
 // Blocks that run at once and see each other's shared memory: which of them this is, and which cluster. A block that
 // was launched without is a cluster by itself.
@@ -94,6 +108,13 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) 
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
+}
+// At the barrier of the block with this rank; without a branch, if wanted.
+__device__ __forceinline__ void barrier_arrive_cluster_if(bool wanted, uint32_t barrier, int rank) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%1];\n}" ::"r"(
+                   static_cast<int>(wanted)),
+               "r"(cluster_address(barrier, rank))
+               : "memory");
 }
 __device__ __forceinline__ float4 load_cluster(uint32_t address, int rank) {
   float4 value;
@@ -120,6 +141,11 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
                : "memory");
 }
 // The same without a branch, if wanted.
+__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint32_t value) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.b32 [%1], %2;\n}" ::"r"(static_cast<int>(wanted)),
+               "r"(address), "r"(value)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint4 value) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
                    static_cast<int>(wanted)),
@@ -143,6 +169,16 @@ __device__ __forceinline__ uint16_t load_shared_short(uint32_t address) {
 __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
   uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+// Or nought, if not wanted; without a branch.
+__device__ __forceinline__ float load_shared_if(bool wanted, uint32_t address) {
+  float value;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nmov.b32 %0, 0;\n@p ld.shared.b32 %0, [%2];\n}"
+               : "=f"(value)
+               : "r"(static_cast<int>(wanted)), "r"(address)
+               : "memory");
   return value;
 }
 

@@ -23,11 +23,14 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t g
          static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
-// The same for an MN-major tile, whose blocks of 128 bytes along N are `block_bytes` apart.
+// The same for an MN-major tile, whose rows of 128, 64 or 32 bytes along N are in blocks that are `block_bytes` apart.
 __device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_t block_bytes,
-                                                       uint32_t group_bytes = 1024) {
-  constexpr uint64_t kSwizzle128 = 1ull << 62;
-  return kSwizzle128 | static_cast<uint64_t>((block_bytes >> 4) & 0x3FFF) << 16 |
+                                                       uint32_t group_bytes = 1024, int row_bytes = 128) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62, kSwizzle64 = 2ull << 62, kSwizzle32 = 3ull << 62;
+  return (row_bytes == 128  ? kSwizzle128
+          : row_bytes == 64 ? kSwizzle64
+                            : kSwizzle32) |
+         static_cast<uint64_t>((block_bytes >> 4) & 0x3FFF) << 16 |
          static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 

@@ -199,6 +199,7 @@ enum CUtensorMapDataType {
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle {
   CU_TENSOR_MAP_SWIZZLE_NONE = 0,
+  CU_TENSOR_MAP_SWIZZLE_32B = 32,
   CU_TENSOR_MAP_SWIZZLE_64B = 64,
   CU_TENSOR_MAP_SWIZZLE_128B = 128
 };
