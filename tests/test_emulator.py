@@ -193,6 +193,7 @@ def test_arrays_of_fixed_size_begin_as_nan() -> None:
     ("mistake", "text"),
     [
         ("BEHIND_ARRAY", r"block 0, thread 31: outside shared memory: 4 bytes at \d+"),
+        ("TOO_MANY_REGISTERS", "a block wants more registers than it was launched with"),
         ("DEADLOCK", r"no thread can go on: block 0 warp 0 waits for the barrier at \d+, parity 0 \(32 lanes\)"),
         ("EXPECTS_TOO_MUCH", r"no thread can go on: block 0 warp 0 waits for the barrier at \d+, parity 0"),
         ("MISALIGNED", r"block 0, thread \d+: 4 bytes of shared memory at \d+, which is not aligned"),

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ Ex
     hopper::barrier_init_fence();
   }
   if (p.mistake != Mistake::kNoSync) __syncthreads();
+  if (p.mistake == Mistake::kTooManyRegisters) hopper::take_registers<256>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == 4) {
     if (p.mistake != Mistake::kReadsEarly) await_predecessors();

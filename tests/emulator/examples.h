@@ -22,6 +22,7 @@ enum class Mistake {
   kOutside,
   kUnwritten,
   kBehindArray,
+  kTooManyRegisters,
 };
 
 // source: 96 rows of 32 words of float32; copy: as many, which a kernel before fills; result: 64 x 32, the first 64

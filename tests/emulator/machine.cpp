@@ -193,7 +193,10 @@ void run_cluster() {
   std::vector<size_t> order(machine.grid->fibers.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   size_t alive = order.size();
+  constexpr size_t kNobody = SIZE_MAX;
+  size_t asleep = kNobody;  // a warp that others may be far ahead of
   while (alive > 0) {
+    if (machine.random() % 32 == 0) asleep = toss() ? machine.random() % (order.size() / 32) : kNobody;
     // Beginning with any warp; now and then in any order of all lanes.
     if (machine.random() % 4 == 0) {
       std::shuffle(order.begin(), order.end(), machine.random);
@@ -204,7 +207,7 @@ void run_cluster() {
     bool moved = false;
     for (const size_t i : order) {
       Fiber& fiber = *machine.grid->fibers[i];
-      if (fiber.done || !is_ready(fiber)) continue;
+      if (fiber.done || i / 32 == asleep || !is_ready(fiber)) continue;
       fiber.ready = nullptr;
       resume(fiber, *machine.grid->stacks[i]);
       if (!machine.error.empty()) return;
@@ -215,6 +218,10 @@ void run_cluster() {
     }
     for (const auto& block : machine.grid->blocks) moved |= copy_safely(block->copies);
     for (const auto& block : machine.grid->blocks) moved = moved || copy_safely(block->late_copies);
+    if (!moved && asleep != kNobody) {  // all others wait
+      asleep = kNobody;
+      continue;
+    }
     if (!moved && machine.error.empty() && !run_before()) machine.error = describe_waiting();
     if (!machine.error.empty()) return;
   }

@@ -52,7 +52,8 @@ PYBIND11_MODULE(_emulator, m) {
       .value("MISALIGNED", deconv::Mistake::kMisaligned)
       .value("OUTSIDE", deconv::Mistake::kOutside)
       .value("UNWRITTEN", deconv::Mistake::kUnwritten)
-      .value("BEHIND_ARRAY", deconv::Mistake::kBehindArray);
+      .value("BEHIND_ARRAY", deconv::Mistake::kBehindArray)
+      .value("TOO_MANY_REGISTERS", deconv::Mistake::kTooManyRegisters);
   m.def("launch_example", &launch_example, py::arg("mistake"), py::arg("source"), py::arg("copy"), py::arg("result"),
         py::arg("seed") = 0);
   m.def("launch", &launch, py::arg("problem"), py::arg("plan"), py::arg("x"), py::arg("w"), py::arg("y"),
