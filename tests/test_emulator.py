@@ -486,6 +486,23 @@ def test_folded_products(one: Case, mode: str) -> None:
         call.with_plan(plan).check()
 
 
+@pytest.mark.parametrize("one", [FOLDED[0], FOLDED[4], FOLDED[6]], ids=lambda one: one["name"])
+def test_infinities_of_folded_products(one: Case) -> None:
+    """Products that belong to no result, or to another image's, are added to none."""
+    call = Call(one, "forward", "bfloat16", "contiguous", "hopper", multiprocessors=5)
+    operands = call.operands()
+    operands["x"][0, 3, 0, 0], operands["x"][1, 5, -1, -1] = float("inf"), float("-inf")
+    operands["x"][2, 7, 1, 2], operands["w"][4, 1, 3, 2] = float("nan"), float("inf")
+    expected = call.reference(operands)
+    assert 0 < expected.isfinite().sum() < expected.numel()
+    plans = core.candidates(call.problem, call.device, "hopper")
+    for plan in plans:
+        if isinstance(plan.tile, core.HopperFoldedPlan):
+            result = call.with_plan(plan).emulate(operands, 0)
+            for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
+                assert torch.equal(where(result), where(expected))
+
+
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.
 GROUPS = [
     case("fours", 2, 32, 6, 9, 32, 4, 2, 1, g=8),

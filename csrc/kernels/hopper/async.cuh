@@ -172,16 +172,6 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
   return value;
 }
 
-// Or nought, if not wanted; without a branch.
-__device__ __forceinline__ float load_shared_if(bool wanted, uint32_t address) {
-  float value;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nmov.b32 %0, 0;\n@p ld.shared.b32 %0, [%2];\n}"
-               : "=f"(value)
-               : "r"(static_cast<int>(wanted)), "r"(address)
-               : "memory");
-  return value;
-}
-
 __device__ __forceinline__ uint4 load_shared_vector(uint32_t address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
