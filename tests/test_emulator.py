@@ -425,6 +425,11 @@ def test_planes_as_they_lie(one: Case, mode: str) -> None:
         call.with_plan(plan).check()
 
 
+def _hopper_plans(call: Call, kind: type) -> list[Any]:
+    """Those of the family's candidates that have such tiles."""
+    return [p for p in core.candidates(call.problem, call.device, "hopper") if isinstance(p.tile, kind)]
+
+
 # Kernels of 3 and 4 with strides of 2: every pattern of taps, tiles that end beyond the image, channels that fill no
 # chunk or tile, groups.
 STRIDED = [
@@ -443,11 +448,7 @@ STRIDED = [
 def test_strided_planes(one: Case, mode: str) -> None:
     """Octets of every shape, weights that stay and that do not."""
     call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=9)
-    plans = [
-        plan
-        for plan in core.candidates(call.problem, call.device, "hopper")
-        if isinstance(plan.tile, core.HopperStridedPlan)
-    ]
+    plans = _hopper_plans(call, core.HopperStridedPlan)
     assert {2, 4} <= {plan.tile.octets for plan in plans if not plan.tile.resident}
     random = Random(one["name"] + mode)
     for resident in (False, True):
@@ -476,11 +477,7 @@ FOLDED = [
 def test_folded_products(one: Case, mode: str) -> None:
     """Tiles of every size, some of several rounds."""
     call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=5)
-    plans = [
-        plan
-        for plan in core.candidates(call.problem, call.device, "hopper")
-        if isinstance(plan.tile, core.HopperFoldedPlan)
-    ]
+    plans = _hopper_plans(call, core.HopperFoldedPlan)
     assert {plan.tile.pixels for plan in plans} == {n for n in (64, 128, 192, 256) if n >= one["h"] * one["w"]}
     for plan in plans:
         call.with_plan(plan).check()
@@ -495,12 +492,12 @@ def test_infinities_of_folded_products(one: Case) -> None:
     operands["x"][2, 7, 1, 2], operands["w"][4, 1, 3, 2] = float("nan"), float("inf")
     expected = call.reference(operands)
     assert 0 < expected.isfinite().sum() < expected.numel()
-    plans = core.candidates(call.problem, call.device, "hopper")
+    plans = _hopper_plans(call, core.HopperFoldedPlan)
+    assert plans
     for plan in plans:
-        if isinstance(plan.tile, core.HopperFoldedPlan):
-            result = call.with_plan(plan).emulate(operands, 0)
-            for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
-                assert torch.equal(where(result), where(expected))
+        result = call.with_plan(plan).emulate(operands, 0)
+        for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
+            assert torch.equal(where(result), where(expected))
 
 
 # Groups of 1 to 20 channels, more on one side than on the other, all of them together and a few.

@@ -1715,6 +1715,11 @@ def _check_planes_plan(plan: Any, one: Case, size: int, multiprocessors: int) ->
     assert tile.shared_bytes <= core.SHARED_BYTES_LIMIT
 
 
+def _hopper_plans(problem: Any, kind: type) -> list[Any]:
+    """Those of the family's candidates that have such tiles, on an H200."""
+    return [plan for plan in core.candidates(problem, core.Device(), "hopper") if isinstance(plan.tile, kind)]
+
+
 def _check_strided_plan(plan: Any, one: Case, size: int, multiprocessors: int) -> None:
     """Halos hold what their pixels' taps read, each pixel is in one tile, and rings have room for what is under way."""
     tile, result = plan.tile, output_size(one)
@@ -1768,11 +1773,7 @@ def test_strided_planes_that_are_taken_as_they_lie() -> None:
         problem = problem_of(one, "forward", dtype, layout)
         problem.allow_tf32 = True
         problem.unaligned_source = unaligned
-        plans = [
-            plan
-            for plan in core.candidates(problem, core.Device(), "hopper")
-            if isinstance(plan.tile, core.HopperStridedPlan)
-        ]
+        plans = _hopper_plans(problem, core.HopperStridedPlan)
         for plan in plans:
             _check_strided_plan(plan, one, 4 if dtype == "float32" else 2, core.Device().multiprocessors)
         return bool(plans)
@@ -1834,11 +1835,7 @@ def test_products_that_are_folded() -> None:
         problem.allow_tf32 = True
         for name, value in properties.items():
             setattr(problem, name, value)
-        plans = [
-            plan
-            for plan in core.candidates(problem, core.Device(), "hopper")
-            if isinstance(plan.tile, core.HopperFoldedPlan)
-        ]
+        plans = _hopper_plans(problem, core.HopperFoldedPlan)
         for plan in plans:
             _check_folded_plan(plan, one, dtype, core.Device().multiprocessors)
         return bool(plans)
