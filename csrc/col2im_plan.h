@@ -15,34 +15,40 @@ inline constexpr int kCol2imPixelTiles = 4;    // groups of 8 source pixels of o
 inline constexpr int kCol2imUnitBytes = 16;    // that one copy brings, of channels or of columns
 inline constexpr int kCol2imMostSlots = 12;    // stages of the source in shared memory
 inline constexpr int kCol2imMostRowTiles = 3;  // of one warp
+inline constexpr int kCol2imMostUnits = 4;  // of results, that a warp adds up at once; or half as many
 // Of each stage, and of each of two steps of products: a barrier that says full and one that says empty.
 inline constexpr int kCol2imBarrierBytes = 16 * (kCol2imMostSlots + 2);
 
-// A block's stretch of work is a *segment*: rows of a strip of columns of one image, walked from top to bottom.
-struct Col2imConvPlan {
-  int row_tiles = 1;  // tiles of 16 rows of one warp; a row is a result channel and a tap
-  int warps_m = 1;    // warps along the rows, the others along the pixels
-  int parts = 1;      // 2: float32 as two TF32 parts
-  int channels = 1;   // result channels of a block
-  int passes = 1;     // blocks of channels
-  int column_bytes = 0;          // that one copy of adjacent columns brings: 16, 4, or 0 for copies of channels
+// A block's stretch of work is a *segment*: rows of a strip of columns of one image, walked from top to bottom, some
+// source rows a step. Products of the rows of two steps, and of those before that results still read, are kept.
+struct Col2imWalk {
+  int channels = 1;             // result channels of a block
+  int passes = 1;               // blocks of channels
   bool columns_adjacent = true;  // of the result in memory; else its channels are
-  int columns = 1;               // of a strip, in pixels of a phase
-  int rows = 1;                  // of the source, in a step
-  int lead = 0;                  // staged columns before the first one wanted
-  int pitch = 1;                 // staged columns
+  int columns = 1;              // of a strip, in pixels of a phase
+  int rows = 1;                 // of the source, in a step
+  int lead = 0;                 // staged columns before the first one wanted
+  int pitch = 1;                // staged columns
   int origin_h = 0, origin_w = 0;  // smallest shift
   int shifts_h = 1, shifts_w = 1;  // from the smallest to the largest
   int ring_rows = 1;      // of products that are kept
   int product_pitch = 1;  // words from one row of products to the next
   int strips = 1, segments = 1, segment_rows = 1;  // of an image; rows in pixels of a phase
   int steps = 1;                                   // of a segment
-  int depth_steps = 1;                             // products' depths in a stage
-  int all_depth_steps = 1, chunks = 1;             // of all channels; stages of a step
-  int slots = 2;
-  int slot_bytes = 0;
+  int units = 1;           // rows, or 32 columns of one, that a warp adds up at once
   int segment_blocks = 1;  // that share the segments of one pass
   int64_t blocks = 0;
+};
+
+struct Col2imConvPlan : Col2imWalk {
+  int row_tiles = 1;     // tiles of 16 rows of one warp; a row is a result channel and a tap
+  int warps_m = 1;       // warps along the rows, the others along the pixels
+  int parts = 1;         // 2: float32 as two TF32 parts
+  int column_bytes = 0;  // that one copy of adjacent columns brings: 16, 4, or 0 for copies of channels
+  int depth_steps = 1;   // products' depths in a stage
+  int all_depth_steps = 1, chunks = 1;  // of all channels; stages of a step
+  int slots = 2;
+  int slot_bytes = 0;
   int source_at = 0, products_at = 0, tables_at = 0, shared_bytes = 0;  // bytes; weights lie at 0
 
   constexpr int all_row_tiles() const { return row_tiles * warps_m; }

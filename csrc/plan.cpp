@@ -62,6 +62,7 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     consider(std::move(plan));
     if (!is_weight) consider(plan_hopper_strided(problem, device, considered));
     if (!is_weight) consider(plan_hopper_folded(problem, device, considered));
+    if (!is_weight) consider(plan_hopper_pictures(problem, device, considered));
     if (is_weight) {
       for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
                                  plan_hopper_weight_strips}) {
@@ -75,7 +76,10 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("mma") && !has_hopper) {
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }
-  if (options.allows("col2im")) consider(plan_col2im_conv(problem, device, considered));
+  if (options.allows("col2im")) {
+    consider(plan_col2im_conv(problem, device, considered));
+    consider(plan_col2im_hopper(problem, device, considered));
+  }
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
   if (options.allows("rows")) consider(plan_rows_conv(problem, device, considered));
   if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
@@ -174,6 +178,14 @@ std::string describe_launch(const HopperFoldedPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const HopperPicturesPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << kPicturesThreads << " threads for " << plan.tiles << " tiles, "
+       << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of " << plan.halo_rows << 'x'
+       << plan.pitch << " pixels by tensor copies";
+  return text.str();
+}
+
 std::string describe_launch(const HopperWeightPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + plan.step_warps) << " threads, "
@@ -246,6 +258,14 @@ std::string describe_launch(const Col2imConvPlan& plan) {
   return text.str();
 }
 
+std::string describe_launch(const Col2imHopperPlan& plan) {
+  std::ostringstream text;
+  text << plan.blocks << " persistent blocks of " << kCol2imHopperThreads << " threads, " << plan.shared_bytes
+       << " bytes of shared memory, " << plan.segments << 'x' << plan.strips << " segments of an image in "
+       << plan.steps << " steps, " << plan.chunks << " stages of a step";
+  return text.str();
+}
+
 std::string describe_launch(const RowsConvPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " persistent blocks of " << 32 * plan.warps() << " threads for " << plan.steps << " steps of "
@@ -270,6 +290,7 @@ const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperStridedPlan&) { return "hopper"; }
 const char* family(const HopperFoldedPlan&) { return "hopper"; }
+const char* family(const HopperPicturesPlan&) { return "hopper"; }
 const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
@@ -279,6 +300,7 @@ const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
+const char* family(const Col2imHopperPlan&) { return "col2im"; }
 const char* family(const RowsConvPlan&) { return "rows"; }
 const char* family(const SubpixelPlan&) { return "subpixel"; }
 const char* family(const MergedPlan&) { return "merged"; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hopper_folded_plan.h"
+#include "hopper_pictures_plan.h"
 #include "hopper_plan.h"
 #include "hopper_planes_plan.h"
 #include "hopper_strided_plan.h"
@@ -26,6 +27,7 @@ std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperPlanesPlan& plan, DType dtype);
 std::string describe(const HopperStridedPlan& plan, DType dtype);
 std::string describe(const HopperFoldedPlan& plan, DType dtype);
+std::string describe(const HopperPicturesPlan& plan, DType dtype);
 std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
@@ -43,6 +45,10 @@ std::optional<Plan> plan_hopper_strided(const Problem& problem, const Device& de
                                         std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& device,
+                                         std::vector<Candidate>* considered);
+// Whether results of two rows of its operand B are neighbours in memory, aligned to two elements if the base is.
+bool pictures_pairs(const Problem& problem);
 std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,

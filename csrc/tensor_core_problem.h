@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "correlation.h"
 #include "problem.h"
 
 namespace deconv {
@@ -21,6 +22,24 @@ inline std::string in_channels_refusal(const Problem& problem) {
 inline bool fills_large_tiles(const Problem& problem) {
   const int64_t channels = std::min(problem.in_channels_per_group(), problem.out_channels_per_group());
   return (channels >= 64 && problem.flops() >= 1e9) || (channels >= 32 && problem.flops() >= 1e10);
+}
+
+// Elements that a tensor copy brings along a dimension.
+inline constexpr int kMostCopied = 256;
+// Whether tensor copies take halos of forward's or grad_input's source as it lies, whose columns are adjacent (planes)
+// or whose channels are: what encode_halo_map (launch/tensor_map.cu) asks.
+inline bool takes_halo_copies(const Problem& problem, bool planes) {
+  constexpr int64_t kMostStride = int64_t{1} << 39;  // bytes that a tensor map takes, and half as many again
+  const Correlation c = correlation(problem);
+  const auto& [size, stride] = c.source;
+  const int64_t element = element_size(problem.dtype);
+  const auto whole = [&](int64_t step) { return step * element % 16 == 0 && step * element < kMostStride; };
+  const int inner = planes ? 3 : 1;
+  if (problem.unaligned_source || stride[inner] != 1) return false;
+  for (const int d : {0, 1, 2, 3}) {
+    if (d != inner && size[d] > 1 && !whole(stride[d])) return false;
+  }
+  return problem.groups == 1 || whole(c.source_channels * stride[1]);
 }
 
 // Why they refuse it, or nothing.

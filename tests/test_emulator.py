@@ -302,6 +302,98 @@ def test_families_serve_few_channels_and_few_pixels() -> None:
     assert served == {"hopper": 9, "narrow": 6, "col2im": 2}
 
 
+def _by_mode(layers: list[tuple[str, Case]]) -> list[tuple[str, str, Case]]:
+    """In TF32 and bfloat16, and the first in float16."""
+    modes = [(mode, *layer) for mode in ("tf32", "bfloat16") for layer in layers]
+    return [*modes, ("float16", *layers[0])]
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else str(value["name"])
+
+
+# Kernels that leave all numbers of taps a phase, none too, dilations, channels and taps of every size of operand B,
+# several chunks of channels, groups, passes, images that end within strips and segments, results of one, two and four
+# neighbours a store, grad_input.
+COL2IM_COPIED = [
+    ("forward", case("rgb", 3, 48, 13, 24, 3, 4, 2, 1)),
+    ("forward", case("upscale", 2, 56, 9, 40, 1, 9, 4, 4, 3)),
+    ("forward", case("two", 1, 136, 11, 72, 2, 5, 2, 2, 1)),
+    ("forward", case("dilated", 2, 24, 10, 16, 4, 3, (2, 3), 2, 0, (3, 2))),
+    ("forward", case("far", 1, 24, 6, 24, 3, (2, 1), (4, 3), 0, (1, 2))),
+    ("forward", case("groups", 2, 64, 8, 16, 6, (3, 4), 2, 1, g=2)),
+    ("forward", case("passes", 1, 32, 9, 8, 12, 4, 2, 1)),
+    ("forward", case("six", 2, 40, 5, 16, 6, 4, 2, 1)),
+    ("forward", case("same", 2, 32, 7, 16, 3, 3, 1, 1)),
+    ("grad_input", case("same", 2, 3, 9, 16, 24, (3, 5), 1, (1, 2))),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(COL2IM_COPIED), ids=_name)
+def test_col2im_by_tensor_copies(mode: str, direction: str, one: Case, layout: str) -> None:
+    """Tiles of every number of columns and rows."""
+    call = Call(one, direction, mode, layout, "col2im", multiprocessors=3)
+    plans = [
+        plan
+        for plan in core.candidates(call.problem, call.device, "col2im")
+        if isinstance(plan.tile, core.Col2imHopperPlan)
+    ]
+    assert plans
+    for plan in plans[:: max(len(plans) // 5, 1)]:
+        call.with_plan(plan).check()
+
+
+# Phases and channels that fill operand B and do not, odd numbers of them, shifts of one to three along an axis, dilated
+# kernels, several chunks of channels, groups, ragged images, tiles beyond them, grad_input.
+PICTURES = [
+    ("forward", case("rgb", 2, 40, 9, 16, 3, 4, 2, 1)),
+    ("forward", case("upscale", 1, 56, 7, 40, 1, 9, 4, 4, 3)),
+    ("forward", case("unpadded", 2, 72, 6, 24, 2, 4, 2, 0)),
+    ("forward", case("k3", 2, 32, 11, 8, 5, 3, 2, 1, 1)),
+    ("forward", case("thirds", 1, 24, 5, 16, 3, 6, 3, 1, 2)),
+    ("forward", case("wide", 1, 136, 3, 104, 4, 5, 2, 2, 1)),
+    ("forward", case("many", 2, 16, 5, 16, 12, 4, 2, 1)),
+    ("forward", case("groups", 2, 64, 8, 16, 6, (3, 4), 2, 1, g=2)),
+    ("forward", case("dilated", 1, 16, 9, 24, 2, (2, 3), (2, 3), 1, 0, (3, 2))),
+    ("forward", case("same", 2, 32, 7, 16, 3, 3, 1, 1)),
+    ("grad_input", case("same", 1, 3, 9, 16, 24, (2, 3), 1, (0, 1))),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(PICTURES), ids=_name)
+def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, layout: str) -> None:
+    """Tiles of every number of columns and rows."""
+    call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
+    plans = _hopper_plans(call, core.HopperPicturesPlan)
+    assert plans
+    for plan in plans[:: max(len(plans) // 4, 1)]:
+        call.with_plan(plan).check()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["tf32", "bfloat16"])
+@pytest.mark.parametrize(("direction", "one"), [PICTURES[0], PICTURES[4], PICTURES[9]], ids=_name)
+def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str, layout: str) -> None:
+    """Results that have a zero for the pixel, by either kernel for Hopper, do not see it."""
+    call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
+    operands = call.operands()
+    operands["x"][0, 3, 0, 0], operands["x"][0, 5, -1, -1] = float("inf"), float("-inf")
+    operands["x"][-1, 7, 2, 4] = float("nan")
+    expected = call.reference(operands)
+    assert 0 < expected.isfinite().sum() < expected.numel()
+    served = Counter()
+    for family, kind in (("hopper", core.HopperPicturesPlan), ("col2im", core.Col2imHopperPlan)):
+        plans = [p for p in core.candidates(call.problem, call.device, family) if isinstance(p.tile, kind)]
+        for plan in plans[:: max(len(plans) // 3, 1)]:
+            result = call.with_plan(plan).emulate(operands, 0)
+            for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
+                assert torch.equal(where(result), where(expected))
+            served[family] += 1
+    assert min(served["hopper"], served["col2im"]) >= 3
+
+
 # Every number of channels of a thread and of chunks, taps side by side in all numbers, phases without taps, groups,
 # strides and dilations that share a factor, packs of channels, and fewer results than a block has threads.
 DIRECT = [
@@ -773,7 +865,7 @@ def _choices_by_kind(mode: str) -> list[list[Call]]:
     for call in _choices(mode, ["hopper", "mma", "narrow,col2im", "rows"]):
         if not call.is_served_by("gather"):  # what these refuse
             by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
-    assert len(by_kind) == {"tf32": 11, "float32": 9, "bfloat16": 10}[mode]
+    assert len(by_kind) == {"tf32": 13, "float32": 9, "bfloat16": 12}[mode]
     return list(by_kind.values())
 
 

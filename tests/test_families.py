@@ -727,6 +727,49 @@ def test_folded_products(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     _check_planned(x, weight, bias, options, "products folded")
 
 
+# Batch, input channels, output channels, groups, kernel, stride, padding, image: shifts of two and three, phases and
+# channels that fill operand B and do not, images that end within tiles.
+PICTURES = [
+    (128, 64, 3, 1, 4, 2, 1, (32, 32)),
+    (4, 56, 1, 1, 9, 4, 4, (90, 160)),
+    (16, 64, 16, 1, 4, 2, 1, (64, 64)),
+    (8, 64, 3, 1, 3, 2, 1, (96, 96)),
+    (16, 64, 4, 1, 3, 1, 1, (63, 136)),
+    (32, 96, 8, 2, 4, 2, 1, (40, 56)),
+]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("allow_tf32", [True], indirect=True)
+@pytest.mark.usefixtures("allow_tf32")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", PICTURES)
+def test_few_result_channels(case: tuple[Any, ...], dtype: torch.dtype, layout: torch.memory_format) -> None:
+    """By every plan of either kernel for Hopper, against float64: every result written, the same bits in 3 calls, an
+    infinity where it belongs."""
+    batch, channels_in, channels_out, groups, kernel, stride, padding, image = case
+    torch.manual_seed(6)
+    x = torch.randn(batch, channels_in, *image, device="cuda").to(dtype).to(memory_format=layout)
+    weight = torch.randn(channels_in, channels_out // groups, kernel, kernel, device="cuda").to(dtype)
+    bias = torch.randn(channels_out, device="cuda").to(dtype)
+    options = ([stride] * 2, [padding] * 2, [0, 0], groups, [1, 1])
+    expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), stride, padding, 0, groups)
+    most = {torch.float32: 6e-4, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    result = OPERATOR(x, weight, bias, *options)
+    assert _relative_error(result, expected) < most
+    with deconv_ext.autotune(64):  # times, and so runs, the likeliest plans, and takes one of them
+        tuned = OPERATOR(x, weight, bias, *options)
+        text = torch.ops.deconv.explain(x, weight, bias, *options)
+    assert "all phases in" in text or "by tensor copies" in text, text
+    assert _relative_error(tuned, expected) < most
+    for _ in range(3):
+        assert torch.equal(OPERATOR(x, weight, bias, *options), result)
+    x[1, 2, image[0] // 2, image[1] // 2] = float("inf")
+    expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), stride, padding, 0, groups)
+    assert torch.equal(OPERATOR(x, weight, bias, *options).isfinite(), expected.to(dtype).isfinite())
+
+
 def _check_planned(x: Tensor, weight: Tensor, bias: Tensor, options: tuple[Any, ...], words: str) -> None:
     """Forward by a plan with these words: every result written, the same bits in 10 calls, and of an input and a weight
     that no tensor copy takes."""

@@ -18,8 +18,9 @@ inline int phase_with_taps(const AxisGeometry& axis) {
   return phase;
 }
 
-template <class T>
-void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem, const Col2imConvPlan& plan,
+// What both kernels get.
+template <class T, class Plan>
+void col2im_conv_params(col2im_family::ConvParams<T, Plan>& p, const Problem& problem, const Plan& plan,
                         const Operands& operands) {
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
@@ -35,25 +36,16 @@ void col2im_conv_params(col2im_family::ConvParams<T>& p, const Problem& problem,
   }
   p.plan = plan;
   p.by_pitch = divide_by(plan.pitch);
-  p.by_row_tiles = divide_by(plan.all_row_tiles());
   p.by_strips = divide_by(plan.strips);
   p.by_segments = divide_by(plan.segments);
   p.by_channels = divide_by(plan.channels);
   p.by_taps = divide_by(p.axis[0].kernel * p.axis[1].kernel);
   p.by_kernel_w = divide_by(p.axis[1].kernel);
-  constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
-  // A base that wide copies refuse is left to narrow ones, or to loads.
-  p.column_bytes = plan.column_bytes == 16 && is_aligned(p.source, 16) ? 16
-                   : plan.column_bytes > 0 && is_aligned(p.source, 4)  ? 4
-                                                                       : 0;
-  p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
-                    is_aligned(p.source, kCol2imUnitBytes);
   p.vector_result = is_aligned(p.result, 4 * sizeof(T)) ? col2im_vector_result(problem, plan) : 1;
-  const int64_t parts = ceil_div(plan.columns, plan.columns > 32 ? 64 : 32);
   const int64_t run = int64_t{p.axis[1].phases()} * (plan.columns_adjacent ? 1 : plan.channels) / p.vector_result;
-  p.by_column_parts = divide_by(parts);
+  p.by_blocks = divide_by(ceil_div(plan.columns, 32));
   p.by_run = divide_by(run);
-  p.kinds = static_cast<int>(p.axis[0].phases() * (plan.columns_adjacent ? plan.channels : 1) * run * parts);
+  p.kinds = static_cast<int>(p.axis[0].phases() * (plan.columns_adjacent ? plan.channels : 1) * run);
 }
 
 template <class T, int kParts>
@@ -61,6 +53,14 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
                                cudaStream_t stream) {
   col2im_family::ConvParams<T> params{};
   col2im_conv_params(params, problem, plan, operands);
+  params.by_row_tiles = divide_by(plan.all_row_tiles());
+  constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
+  // A base that wide copies refuse is left to narrow ones, or to loads.
+  params.column_bytes = plan.column_bytes == 16 && is_aligned(params.source, 16) ? 16
+                        : plan.column_bytes > 0 && is_aligned(params.source, 4)  ? 4
+                                                                                 : 0;
+  params.vector_source = packs_along_channels(correlation(problem).source, params.source_channels, kUnit) &&
+                         is_aligned(params.source, kCol2imUnitBytes);
   return launch_kernel(col2im_family::conv_kernel<T, kParts>, plan.blocks, col2im_threads(kParts), plan.shared_bytes,
                        stream, params);
 }

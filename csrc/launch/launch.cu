@@ -54,6 +54,10 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) == 2) return launch_hopper_folded<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
+  if (const auto* tile = std::get_if<HopperPicturesPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) <= 4) return launch_hopper_pictures<T>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
   if (const auto* tile = std::get_if<HopperStridedPlan>(&plan.tile)) {
     if constexpr (sizeof(T) <= 4) return launch_hopper_strided<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
@@ -113,6 +117,10 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
       if (tile->parts == 2) return launch_col2im_conv<T, 2>(problem, *tile, operands, stream);
     }
     if constexpr (sizeof(T) <= 4) return launch_col2im_conv<T, 1>(problem, *tile, operands, stream);
+    return cudaErrorInvalidValue;
+  }
+  if (const auto* tile = std::get_if<Col2imHopperPlan>(&plan.tile)) {
+    if constexpr (sizeof(T) <= 4) return launch_col2im_hopper<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<RowsConvPlan>(&plan.tile)) {

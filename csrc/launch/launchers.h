@@ -3,11 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include "../col2im_hopper_plan.h"
 #include "../col2im_plan.h"
 #include "../depthwise_plan.h"
 #include "../direct_plan.h"
 #include "../gather_plan.h"
 #include "../hopper_folded_plan.h"
+#include "../hopper_pictures_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_planes_plan.h"
 #include "../hopper_strided_plan.h"
@@ -64,6 +66,10 @@ cudaError_t launch_hopper_folded(const Problem& problem, const HopperFoldedPlan&
                                  cudaStream_t stream);
 
 template <class T>
+cudaError_t launch_hopper_pictures(const Problem& problem, const HopperPicturesPlan& plan, const Operands& operands,
+                                   cudaStream_t stream);
+
+template <class T>
 cudaError_t launch_hopper_strided(const Problem& problem, const HopperStridedPlan& plan, const Operands& operands,
                                   cudaStream_t stream);
 
@@ -93,6 +99,9 @@ cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& pla
 template <class T, int kParts>
 cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& plan, const Operands& operands,
                                cudaStream_t stream);
+template <class T>
+cudaError_t launch_col2im_hopper(const Problem& problem, const Col2imHopperPlan& plan, const Operands& operands,
+                                 cudaStream_t stream);
 template <class T>
 cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, const Operands& operands,
                              cudaStream_t stream);

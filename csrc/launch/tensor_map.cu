@@ -90,6 +90,23 @@ bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
+// Rows of columns, of so many bytes of channels, of one image and group: of planes, whose columns are adjacent, as they
+// lie; else swizzled pixels.
+bool encode_halo_map(const Problem& problem, bool planes, int64_t channel_bytes, int rows, int columns,
+                     const void* source, CUtensorMap* map) {
+  const Correlation c = correlation(problem);
+  const int64_t size = element_size(problem.dtype), unit = 16 / size;
+  const DimensionOf dimension{size};
+  const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
+  const Dimension channel = dimension(c.source_channels, step(1), channel_bytes / size),
+                  column = dimension(c.source.size[3], step(3), columns),
+                  row = dimension(c.source.size[2], step(2), rows), n = dimension(c.source.size[0], step(0), 1),
+                  group = dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1);
+  return encode_map(map, type_of(problem.dtype), source,
+                    planes ? Dimensions{column, channel, row, n, group} : Dimensions{channel, column, row, n, group},
+                    planes ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(static_cast<int>(channel_bytes)));
+}
+
 }  // namespace
 
 TensorMapEncode tensor_map_encode() {
@@ -156,15 +173,7 @@ bool encode_planes_map(const Problem& problem, int classes, const void* source, 
 }
 
 bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map) {
-  const Correlation c = correlation(problem);
-  const int64_t size = element_size(problem.dtype), unit = 16 / size;
-  const DimensionOf dimension{size};
-  const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
-  const Dimensions order{dimension(c.source.size[3], 1, 8 * plan.halo_octets),
-                         dimension(c.source_channels, step(1), kHopperRowBytes / size),
-                         dimension(c.source.size[2], step(2), plan.halo_rows), dimension(c.source.size[0], step(0), 1),
-                         dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1)};
-  return encode_map(map, type_of(problem.dtype), source, order, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return encode_halo_map(problem, true, kHopperRowBytes, plan.halo_rows, 8 * plan.halo_octets, source, map);
 }
 
 bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
@@ -182,6 +191,15 @@ bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, co
   return encode_map(source_map, type_of(problem.dtype), source, pixels,
                     swizzle_of(static_cast<int>(plan.run * size))) &&
          encode_map(weight_map, type_of(problem.dtype), weight, weights, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map) {
+  return encode_halo_map(problem, plan.planes, kCol2imChunkBytes, plan.rows, plan.staged_pitch, source, map);
+}
+
+bool encode_pictures_map(const Problem& problem, const HopperPicturesPlan& plan, const void* source, CUtensorMap* map) {
+  return encode_halo_map(problem, plan.planes, pictures_stage_channels(plan.planes), plan.halo_rows, plan.pitch, source,
+                         map);
 }
 
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,

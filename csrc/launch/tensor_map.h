@@ -3,7 +3,9 @@
 
 #include <cuda.h>
 
+#include "../col2im_hopper_plan.h"
 #include "../hopper_folded_plan.h"
+#include "../hopper_pictures_plan.h"
 #include "../hopper_plan.h"
 #include "../hopper_strided_plan.h"
 #include "../problem.h"
@@ -31,6 +33,13 @@ bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, c
 // each a tap of a channel, source channels, group. False as above.
 bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
                         CUtensorMap* source_map, CUtensorMap* weight_map);
+
+// The map of a source that the col2im family's kernel for Hopper takes (col2im_hopper_plan.h): columns and channels, or
+// channels and columns, rows, image, group. False as above.
+bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map);
+
+// The same for the Hopper family's kernel for few result channels (hopper_pictures_plan.h).
+bool encode_pictures_map(const Problem& problem, const HopperPicturesPlan& plan, const void* source, CUtensorMap* map);
 
 // The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
 // hopper_result_map. False as above.

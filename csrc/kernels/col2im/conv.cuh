@@ -19,13 +19,9 @@
 #include "../barriers.cuh"
 #include "../tensor_core.cuh"
 #include "params.cuh"
+#include "sums.cuh"
 
 namespace deconv::col2im_family {
-
-// A segment: image, first row and column, in pixels of a phase.
-struct Segment {
-  int n, h, w;
-};
 
 // Named barriers.
 inline constexpr int kPrepared = 1, kOffsets = 2;
@@ -61,15 +57,12 @@ template <class T>
 __device__ __noinline__ void repair(const ConvParams<T>& p, float* products, const Segment place, int step, int ring,
                                     int first_row, int first_pixel, int group, int first_m) {
   constexpr int kPixels = 8 * kCol2imPixelTiles;
-  const int all_taps = static_cast<int>(p.by_taps.divisor), all_rows = p.plan.channels * all_taps;
+  const int all_rows = p.plan.channels * static_cast<int>(p.by_taps.divisor);
   __syncwarp();
   for (int i = threadIdx.x % 32; i < 16 * p.plan.row_tiles * kPixels; i += 32) {
     const int row = first_row + i / kPixels, pixel = first_pixel + i % kPixels, at = place_pixel(p, pixel, ring);
     if (row >= all_rows || at < 0 || isfinite(products[row * p.plan.product_pitch + at])) continue;
-    const int m = p.by_taps.quotient(row), tap = row - m * all_taps;
-    const int tap_h = p.by_kernel_w.quotient(tap), tap_w = tap - tap_h * p.axis[1].kernel;
-    const T* weight = p.weight + group * p.weight_group + (first_m + m) * p.weight_m + tap_h * p.weight_h +
-                      tap_w * p.weight_w;
+    const T* weight = p.weight + group * p.weight_group + first_m * p.weight_m + weight_of_row(p, row);
     const int offset = source_offset(p, place, step, pixel);
     const T* from = source_image(p, place.n, group) + max(offset, 0);
     float sum = 0;
@@ -88,7 +81,6 @@ class ConvBlock {
   static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
   static constexpr int kDepth = 2 * kUnit;  // of one product
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kWordBytes = sizeof(float);
   static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
   static constexpr int kBringThreads = 32 * kCol2imBringWarps;
@@ -97,31 +89,20 @@ class ConvBlock {
 
  public:
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
-      : p(params), plan(params.plan), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+      : p(params), plan(params.plan), share(share_of_block(params)), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
     weights = reinterpret_cast<uint4*>(shared);
     source = shared_address(shared) + plan.source_at;
-    products = reinterpret_cast<float*>(shared + plan.products_at);
+    products.at = reinterpret_cast<float*>(shared + plan.products_at);
     unsigned char* at = shared + plan.tables_at;
     stages.full = shared_address(at);
     stages.empty = stages.full + 8 * kCol2imMostSlots;
     stages.slots = plan.slots;
-    steps.full = stages.full + 16 * kCol2imMostSlots;
-    steps.empty = steps.full + 16;
-    steps.slots = 2;
-    taps[0] = reinterpret_cast<int4*>(at + kCol2imBarrierBytes);
-    taps[1] = taps[0] + p.axis[0].phases();
-    offsets = reinterpret_cast<int*>(taps[1] + p.axis[1].phases());
-    unsigned block = blockIdx.x;
-    const auto take = [&block](int count) {
-      const int index = static_cast<int>(block % count);
-      block /= count;
-      return index;
-    };
-    first_m = take(plan.passes) * plan.channels;
-    group = take(p.groups);
-    first_segment = static_cast<int>(block);
-    rows = plan.channels * static_cast<int>(p.by_taps.divisor);
-    segments = p.batch * plan.strips * plan.segments;
+    products.steps.full = stages.full + 16 * kCol2imMostSlots;
+    products.steps.empty = products.steps.full + 16;
+    products.steps.slots = 2;
+    products.taps[0] = reinterpret_cast<int4*>(at + kCol2imBarrierBytes);
+    products.taps[1] = products.taps[0] + p.axis[0].phases();
+    offsets = reinterpret_cast<int*>(products.taps[1] + p.axis[1].phases());
   }
 
   __device__ __forceinline__ void run() {
@@ -130,9 +111,9 @@ class ConvBlock {
         barrier_init(stages.full + 8 * slot, 2 * kBringThreads);
         barrier_init(stages.empty + 8 * slot, kMultiplyThreads);
       }
-      for (int slot = 0; slot < steps.slots; ++slot) {
-        barrier_init(steps.full + 8 * slot, kMultiplyThreads);
-        barrier_init(steps.empty + 8 * slot, kAddThreads);
+      for (int slot = 0; slot < products.steps.slots; ++slot) {
+        barrier_init(products.steps.full + 8 * slot, kMultiplyThreads);
+        barrier_init(products.steps.empty + 8 * slot, kAddThreads);
       }
     }
     if (p.column_bytes == 0) clear_source();
@@ -150,7 +131,8 @@ class ConvBlock {
     if (warp < kCol2imMultiplyWarps) {
       p.column_bytes > 0 ? multiply_rows<true>() : multiply_rows<false>();
     } else {
-      add_results();
+      AddingWarp<ConvParams<T>, kAddWarps, kCol2imMostUnits>(p, products, share, warp - kCol2imMultiplyWarps, lane)
+          .run();
     }
   }
 
@@ -159,18 +141,11 @@ class ConvBlock {
   const Col2imConvPlan& plan;
   uint4* weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
   uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
-  float* products;  // shared: [row][row of the ring][column], and a row of zeros for taps that results do not have
+  Products products;
   Ring stages;  // of the source
-  Ring steps;  // whose products are kept
-  int4* taps[2];  // shared, by axis: of a phase count, first tap, its shift from the smallest
   int* offsets;  // shared, by units: of the staged pixels, in the step that is brought next
+  const Share share;
   const int warp, lane;
-  int group, first_m, rows, segments, first_segment;
-
-  __device__ __forceinline__ Segment place_segment(int index) const {
-    const int line = p.by_strips.quotient(index), n = p.by_segments.quotient(line);
-    return {n, (line - n * plan.segments) * plan.segment_rows, (index - line * plan.strips) * plan.columns};
-  }
 
   // --- once a block ---
 
@@ -185,15 +160,9 @@ class ConvBlock {
   __device__ __forceinline__ void prepare() {
     constexpr int kPackThreads = kMultiplyThreads + kAddThreads;
     static_assert(kPackThreads % 128 == 0);
-    for (int a = 0; a < 2; ++a) {
-      for (int phase = threadIdx.x; phase < p.axis[a].phases(); phase += kPackThreads) {
-        const AxisTaps of = axis_taps(p.axis[a], phase, 0);
-        taps[a][phase] = {of.count, of.first_tap, of.first_shift - (a == 0 ? plan.origin_h : plan.origin_w), 0};
-      }
-    }
-    for (int i = threadIdx.x; i < plan.product_pitch; i += kPackThreads) products[rows * plan.product_pitch + i] = 0;
+    products.prepare(p, share, threadIdx.x, kPackThreads);
     const int tiles = plan.all_row_tiles(), all = plan.all_depth_steps * tiles;
-    const T* from = p.weight + group * p.weight_group + first_m * p.weight_m;
+    const T* from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
     const int word = threadIdx.x % 4, of_lane = threadIdx.x / 4 % 32;
     uint32_t* to = reinterpret_cast<uint32_t*>(weights) + threadIdx.x % 128;
 #pragma unroll 4
@@ -201,13 +170,11 @@ class ConvBlock {
       const int step = p.by_row_tiles.quotient(i), tile = i - step * tiles;
       const int row = tile * 16 + of_lane / 4 + word % 2 * 8;
       const int c = step * kDepth + (of_lane % 4 + word / 2 * 4) * kWord;
-      const int m = p.by_taps.quotient(row), tap = row - m * static_cast<int>(p.by_taps.divisor);
-      const int tap_h = p.by_kernel_w.quotient(tap), tap_w = tap - tap_h * p.axis[1].kernel;
-      const T* at = from + m * p.weight_m + tap_h * p.weight_h + tap_w * p.weight_w + c * p.weight_c;
+      const T* at = from + weight_of_row(p, row) + c * p.weight_c;
       Pack<T, kWord> value{};
 #pragma unroll
       for (int e = 0; e < kWord; ++e) {
-        if (row < rows && c + e < p.source_channels) value.value[e] = at[e * p.weight_c];
+        if (row < share.rows && c + e < p.source_channels) value.value[e] = at[e * p.weight_c];
       }
       const uint32_t bits = *reinterpret_cast<const uint32_t*>(&value);
       uint32_t* parts = to + (step * kParts * tiles + tile) * 128;
@@ -233,9 +200,9 @@ class ConvBlock {
     const int pieces = plan.pixels() / kColumns;
     const int thread = threadIdx.x - kMultiplyThreads - kAddThreads;
     Ring ring = stages;
-    for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
-      const Segment place = place_segment(segment);
-      const T* image = source_image(p, place.n, group);
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
+      const Segment place = place_segment(p, segment);
+      const T* image = source_image(p, place.n, share.group);
       for (int step = 0; step < plan.steps; ++step) {
         int piece[kPieces];  // by units a copy finds its pixel in a table
         if constexpr (kPlanes) {
@@ -363,9 +330,9 @@ class ConvBlock {
   template <bool kPlanes, int kRowTiles>
   __device__ __forceinline__ void multiply_all() const {
     const int warp_tile = warp / plan.warps_n() * kRowTiles, warp_pixel = warp % plan.warps_n() * 8 * kPixelTiles;
-    Ring ring = stages, kept = steps;
+    Ring ring = stages, kept = products.steps;
     int row = 0;  // of the ring of products, the one that this step's first source row gets
-    for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       for (int step = 0; step < plan.steps; ++step) {
         Sums<kRowTiles> sums = {};
         for (int chunk = 0; chunk < plan.chunks; ++chunk) {
@@ -378,18 +345,15 @@ class ConvBlock {
         keep_products<kRowTiles>(sums, row, warp_tile, warp_pixel);
         if constexpr (kParts == 2) {
           if (__any_sync(0xffffffffu, !all_finite<kRowTiles>(sums))) {
-            repair(p, products, place_segment(segment), step, row, 16 * warp_tile, warp_pixel, group, first_m);
+            repair(p, products.at, place_segment(p, segment), step, row, 16 * warp_tile, warp_pixel, share.group,
+                   share.first_m);
           }
         }
         barrier_arrive(kept.full_barrier());
         kept.advance();
-        row = next_row(row);
+        row = next_row(plan, row);
       }
     }
-  }
-
-  __device__ __forceinline__ int next_row(int row) const {
-    return row + plan.rows >= plan.ring_rows ? row + plan.rows - plan.ring_rows : row + plan.rows;
   }
 
   // Operand B of one step of the depth and all of the warp's pixels, of which a lane holds two words each.
@@ -476,9 +440,9 @@ class ConvBlock {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = (warp_tile + r) * 16 + half * 8 + lane / 4;
-          if (row >= rows) continue;
-          *reinterpret_cast<float2*>(products + row * plan.product_pitch + at) = make_float2(sums[r][j][2 * half],
-                                                                                             sums[r][j][2 * half + 1]);
+          if (row >= share.rows) continue;
+          *reinterpret_cast<float2*>(products.at + row * plan.product_pitch + at) = make_float2(
+              sums[r][j][2 * half], sums[r][j][2 * half + 1]);
         }
       }
     }
@@ -496,187 +460,6 @@ class ConvBlock {
       }
     }
     return nothing == 0;
-  }
-
-  // --- adding warps ---
-
-  __device__ __forceinline__ void add_results() const {
-    switch (p.vector_result) {
-      case 4: add_neighbours<4>(); break;
-      case 2: add_neighbours<2>(); break;
-      default: add_neighbours<1>();
-    }
-  }
-
-  template <int kVector>
-  __device__ __forceinline__ void add_neighbours() const {
-    const bool pairs = plan.columns > 32;
-    if (p.most_taps_w == 3) {
-      pairs ? add_all<kVector, 3, 2>() : add_all<kVector, 3, 1>();
-    } else {
-      pairs ? add_all<kVector, 2, 2>() : add_all<kVector, 2, 1>();
-    }
-  }
-
-  // After each step the results whose last source row came in it. They fall into kinds: the phase of the height, the
-  // channel where columns are adjacent in memory, kVector neighbours of one source column, 32 * kColumns source
-  // columns. A warp walks down the rows of one kind after the other. kTaps: taps of a phase of the width that are
-  // loaded together.
-  template <int kVector, int kTaps, int kColumns>
-  __device__ __forceinline__ void add_all() const {
-    const int behind = plan.shifts_h - 1, parts = static_cast<int>(p.by_column_parts.divisor);
-    Neighbours<kVector> results;
-    int found = -1;  // where they were found: the kind, without its columns
-    Ring kept = steps;
-    int ring = 0;  // row of the products, that of the step's first source row
-    for (int segment = first_segment; segment < segments; segment += plan.segment_blocks) {
-      const Segment place = place_segment(segment);
-      for (int step = 0; step < plan.steps; ++step) {
-        const int first = max(0, step * plan.rows - behind);  // pixels of a phase
-        const int of_kind = max(0, min(plan.segment_rows, (step + 1) * plan.rows - behind) - first);
-        const int all = p.kinds * of_kind, share = (all + kAddWarps - 1) / kAddWarps;
-        int item = (warp - kCol2imMultiplyWarps) * share;
-        const int end = min(all, item + share);
-        int kind = item < end ? item / of_kind : 0, row = item - kind * of_kind;
-        kept.wait_full();
-        for (; item < end; ++kind, row = 0) {
-          const int rest = p.by_column_parts.quotient(kind), count = min(of_kind - row, end - item);
-          if (rest != found) results = find_neighbours<kVector>(rest);
-          found = rest;
-          add_up_rows<kVector, kTaps, kColumns>(place, results, (kind - rest * parts) * 32 * kColumns + lane,
-                                                first + row, count, first + row - step * plan.rows + ring);
-          item += count;
-        }
-        kept.release(kept.slot);
-        kept.advance();
-        ring = next_row(ring);
-      }
-    }
-  }
-
-  template <int kVector>
-  struct Neighbours {
-    int phase_h, phase_w;  // of the first one
-    int64_t at;  // in memory, from channel 0 of the source column's first result
-    int taps_h, first_h;  // of the height: count, shift of the first
-    int most, taps_w[kVector];  // of the width
-    int from[kVector];  // bytes to their first products, from those of column 0
-    float bias[kVector];
-  };
-
-  template <int kVector>
-  __device__ __forceinline__ Neighbours<kVector> find_neighbours(int index) const {
-    const int line = p.by_run.quotient(index), e = (index - line * static_cast<int>(p.by_run.divisor)) * kVector;
-    Neighbours<kVector> r;
-    r.phase_h = plan.columns_adjacent ? p.by_channels.quotient(line) : line;
-    const int m0 = line - r.phase_h * (plan.columns_adjacent ? plan.channels : 1);
-    const int4 of_h = taps[0][r.phase_h];
-    r.taps_h = of_h.x;
-    r.first_h = of_h.z;
-    r.most = 0;
-    int m = 0;
-#pragma unroll
-    for (int v = kVector - 1; v >= 0; --v) {
-      r.phase_w = plan.columns_adjacent ? e + v : p.by_channels.quotient(e + v);
-      m = plan.columns_adjacent ? m0 : e + v - r.phase_w * plan.channels;
-      const int4 of_w = taps[1][r.phase_w];
-      const int product = m * static_cast<int>(p.by_taps.divisor) + of_h.y * p.axis[1].kernel + of_w.y;
-      r.from[v] = kWordBytes * (product * plan.product_pitch + of_w.z);
-      r.taps_w[v] = of_w.x;
-      r.most = max(r.most, of_w.x);
-      r.bias[v] = p.bias == nullptr ? 0.f : widen(p.bias[group * p.result_channels + first_m + m]);
-    }
-    r.at = (group * p.result_channels + first_m + m) * p.result_m + r.phase_w * p.result_w;
-    return r;
-  }
-
-  // Down from row q_h of the phase, of a source column and those 32 further on. row: of the ring, of shift 0, not yet
-  // wrapped.
-  template <int kVector, int kTaps, int kColumns>
-  __device__ __forceinline__ void add_up_rows(const Segment& place, const Neighbours<kVector>& results, int column,
-                                              int q_h, int count, int row) const {
-    const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step(), apart_w = 32 * step_w;
-    const int w = (place.w + column) * step_w;
-    int h = (place.h + q_h) * step_h + results.phase_h;
-    T* to = p.result + place.n * p.result_n + h * p.result_h + w * p.result_w + results.at;
-    bool exists[kColumns];
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      exists[i] = column + 32 * i < plan.columns && w + i * apart_w + results.phase_w < p.axis[1].result_size;
-    }
-    // Lanes beyond the strip read what its last column has.
-    const char* from = reinterpret_cast<const char*>(products + plan.lead + min(column, plan.columns - 1));
-    const int apart = kWordBytes * min(32, max(plan.columns - 1 - column, 0));
-    row += results.first_h;
-    for (; count > 0 && h < p.axis[0].result_size; --count, ++row, h += step_h, to += step_h * p.result_h) {
-      float sum[kColumns][kVector];
-      add_up_taps<kVector, kTaps, kColumns>(sum, results, from, apart, row);
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (!exists[i]) continue;
-        Pack<T, kVector> values;
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) values.value[v] = narrow<T>(sum[i][v]);
-        *reinterpret_cast<Pack<T, kVector>*>(to + i * apart_w * p.result_w) = values;
-      }
-    }
-  }
-
-  // apart: bytes from one column to the next.
-  template <int kVector, int kTaps, int kColumns>
-  __device__ __forceinline__ void add_up_taps(float (&sum)[kColumns][kVector], const Neighbours<kVector>& results,
-                                              const char* from, int apart, int row) const {
-    constexpr int kLines = kColumns * kVector * kTaps <= 4 ? 2 : 1;  // many loads before their sums
-    const int step_w = kWordBytes * (p.tap_step[1] * plan.product_pitch + p.shift_step[1]);
-    const int step_h = kWordBytes * p.tap_step[0] * p.axis[1].kernel * plan.product_pitch;
-    const int pitch = kWordBytes * plan.pitch, zero = kWordBytes * rows * plan.product_pitch;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) sum[c][v] = results.bias[v];
-    }
-    int of_line = 0;  // bytes from the first tap's products to those of the line of taps
-#pragma unroll 1
-    for (int a = 0; a < results.taps_h; a += kLines, of_line += kLines * step_h) {
-      const char* line[kLines];
-#pragma unroll
-      for (int k = 0; k < kLines; ++k, row += p.shift_step[0]) {
-        const unsigned in_ring = min(min(static_cast<unsigned>(row), static_cast<unsigned>(row + plan.ring_rows)),
-                                     static_cast<unsigned>(row - plan.ring_rows));
-        line[k] = from + in_ring * pitch;
-      }
-#pragma unroll 1
-      for (int b = 0; b < results.most; b += kTaps) {
-        float value[kLines][kVector][kTaps][kColumns];
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-          for (int i = 0; i < kTaps; ++i) {
-            const int at = results.from[v] + of_line + (b + i) * step_w;
-#pragma unroll
-            for (int k = 0; k < kLines; ++k) {
-              const bool has = b + i < results.taps_w[v] && (k == 0 || a + k < results.taps_h);
-              const char* product = line[k] + (has ? at + k * step_h : zero);
-#pragma unroll
-              for (int c = 0; c < kColumns; ++c) {
-                value[k][v][i][c] = *reinterpret_cast<const float*>(product + c * apart);
-              }
-            }
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kLines; ++k) {
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-            for (int i = 0; i < kTaps; ++i) {
-#pragma unroll
-              for (int c = 0; c < kColumns; ++c) sum[c][v] += value[k][v][i][c];
-            }
-          }
-        }
-      }
-    }
   }
 };
 

@@ -8,8 +8,10 @@
 
 namespace deconv::col2im_family {
 
-template <class T>
+template <class T, class Plan = Col2imConvPlan>
 struct ConvParams {
+  using Element = T;
+
   const T* source;  // (batch, source channels, source height, source width), any strides
   const T* weight;
   const T* bias;  // (result channels) or null
@@ -25,11 +27,11 @@ struct ConvParams {
   int tap_step[2], shift_step[2];
   int most_taps_w;  // of a phase
   int kinds;        // of results, col2im/conv.cuh
-  Divisor by_run, by_column_parts, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
+  Divisor by_run, by_blocks, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
   int column_bytes;    // the plan's, or less where the source's address does not allow it
   bool vector_source;  // 16-byte copies along the channels, where columns are not copied
   int vector_result;   // elements of one store
-  Col2imConvPlan plan;
+  Plan plan;
 };
 
 }  // namespace deconv::col2im_family

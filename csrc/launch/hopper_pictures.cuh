@@ -1,0 +1,58 @@
+// Launcher of the Hopper family's kernel for few result channels; one .cu file an element type instantiates it.
+#pragma once
+
+#include "../kernels/hopper/pictures.cuh"
+#include "../plan_hopper.h"
+#include "correlation.cuh"
+#include "kernel_launch.cuh"
+#include "launchers.h"
+#include "tensor_map.h"
+
+namespace deconv {
+
+template <class T>
+hopper::PicturesParams<T> pictures_params(const Problem& problem, const HopperPicturesPlan& plan,
+                                          const Operands& operands) {
+  hopper::PicturesParams<T> p{};
+  set_images<T>(p.layer, problem, operands);
+  set_weight<T>(p.layer, problem, operands);
+  p.layer.groups = static_cast<int>(problem.groups);
+  p.tiles_w = divide_by(plan.tiles_w);
+  p.tiles_h = divide_by(plan.tiles_h);
+  const int kernel = p.layer.axis[0].kernel * p.layer.axis[1].kernel;
+  p.taps = divide_by(kernel * p.layer.result_channels);
+  p.kernel = divide_by(kernel);
+  p.kernel_w = divide_by(p.layer.axis[1].kernel);
+  p.pairs = pictures_pairs(problem) && is_aligned(p.layer.result, 2 * sizeof(T));
+  p.plan = plan;
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
+  return p;
+}
+
+template <class T, int kN>
+cudaError_t launch_pictures(const hopper::PicturesParams<T>& p, cudaStream_t stream) {
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, p.plan.blocks, kPicturesThreads, p.plan.shared_bytes, stream, p);
+  };
+  static_assert(std::size(kPicturesShifts) == 2);
+  if (p.plan.shifts == 2) {
+    return p.plan.planes ? launch_with(hopper::pictures_kernel<T, kN, 2, true>)
+                         : launch_with(hopper::pictures_kernel<T, kN, 2, false>);
+  }
+  return p.plan.planes ? launch_with(hopper::pictures_kernel<T, kN, 3, true>)
+                       : launch_with(hopper::pictures_kernel<T, kN, 3, false>);
+}
+
+template <class T>
+cudaError_t launch_hopper_pictures(const Problem& problem, const HopperPicturesPlan& plan, const Operands& operands,
+                                   cudaStream_t stream) {
+  hopper::PicturesParams<T> p = pictures_params<T>(problem, plan, operands);
+  if (!encode_pictures_map(problem, plan, p.layer.source, &p.source_map)) return cudaErrorInvalidValue;
+  switch (plan.operand_rows) {
+    case 16: return launch_pictures<T, 16>(p, stream);
+    case 32: return launch_pictures<T, 32>(p, stream);
+    default: return launch_pictures<T, 64>(p, stream);
+  }
+}
+
+}  // namespace deconv
