@@ -15,20 +15,20 @@ inline constexpr int kCol2imPixelTiles = 4;    // groups of 8 source pixels of o
 inline constexpr int kCol2imUnitBytes = 16;    // that one copy brings, of channels or of columns
 inline constexpr int kCol2imMostSlots = 12;    // stages of the source in shared memory
 inline constexpr int kCol2imMostRowTiles = 3;  // of one warp
-inline constexpr int kCol2imMostUnits = 4;  // of results, that a warp adds up at once; or half as many
+inline constexpr int kCol2imMostUnits = 4;     // of results, that a warp adds up at once; or half as many
 // Of each stage, and of each of two steps of products: a barrier that says full and one that says empty.
 inline constexpr int kCol2imBarrierBytes = 16 * (kCol2imMostSlots + 2);
 
 // A block's stretch of work is a *segment*: rows of a strip of columns of one image, walked from top to bottom, some
 // source rows a step. Products of the rows of two steps, and of those before that results still read, are kept.
 struct Col2imWalk {
-  int channels = 1;             // result channels of a block
-  int passes = 1;               // blocks of channels
+  int channels = 1;              // result channels of a block
+  int passes = 1;                // blocks of channels
   bool columns_adjacent = true;  // of the result in memory; else its channels are
-  int columns = 1;              // of a strip, in pixels of a phase
-  int rows = 1;                 // of the source, in a step
-  int lead = 0;                 // staged columns before the first one wanted
-  int pitch = 1;                // staged columns
+  int columns = 1;               // of a strip, in pixels of a phase
+  int rows = 1;                  // of the source, in a step
+  int lead = 0;                  // columns of products before the first one wanted
+  int pitch = 1;                 // columns of products
   int origin_h = 0, origin_w = 0;  // smallest shift
   int shifts_h = 1, shifts_w = 1;  // from the smallest to the largest
   int ring_rows = 1;      // of products that are kept

@@ -82,10 +82,10 @@ class AddingWarp {
   static constexpr int kWordBytes = sizeof(float);
 
  public:
-  // warp: of those that add.
+  // adding_warp: of those that add.
   __device__ __forceinline__ AddingWarp(const Params& params, const Products& of_products, const Share& of_block,
-                                        int index, int of_warp)
-      : p(params), plan(params.plan), products(of_products), share(of_block), warp(index), lane(of_warp) {}
+                                        int adding_warp, int lane_of_warp)
+      : p(params), plan(params.plan), products(of_products), share(of_block), warp(adding_warp), lane(lane_of_warp) {}
 
   __device__ __forceinline__ void run() const {
     switch (p.vector_result) {
