@@ -334,11 +334,7 @@ COL2IM_COPIED = [
 def test_col2im_by_tensor_copies(mode: str, direction: str, one: Case, layout: str) -> None:
     """Tiles of every number of columns and rows."""
     call = Call(one, direction, mode, layout, "col2im", multiprocessors=3)
-    plans = [
-        plan
-        for plan in core.candidates(call.problem, call.device, "col2im")
-        if isinstance(plan.tile, core.Col2imHopperPlan)
-    ]
+    plans = _plans_of(call, core.Col2imHopperPlan, "col2im")
     assert plans
     for plan in plans[:: max(len(plans) // 5, 1)]:
         call.with_plan(plan).check()
@@ -366,7 +362,7 @@ PICTURES = [
 def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, layout: str) -> None:
     """Tiles of every number of columns and rows."""
     call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
-    plans = _hopper_plans(call, core.HopperPicturesPlan)
+    plans = _plans_of(call, core.HopperPicturesPlan)
     assert plans
     for plan in plans[:: max(len(plans) // 4, 1)]:
         call.with_plan(plan).check()
@@ -385,7 +381,7 @@ def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str,
     assert 0 < expected.isfinite().sum() < expected.numel()
     served = Counter()
     for family, kind in (("hopper", core.HopperPicturesPlan), ("col2im", core.Col2imHopperPlan)):
-        plans = [p for p in core.candidates(call.problem, call.device, family) if isinstance(p.tile, kind)]
+        plans = _plans_of(call, kind, family)
         for plan in plans[:: max(len(plans) // 3, 1)]:
             result = call.with_plan(plan).emulate(operands, 0)
             for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
@@ -517,9 +513,9 @@ def test_planes_as_they_lie(one: Case, mode: str) -> None:
         call.with_plan(plan).check()
 
 
-def _hopper_plans(call: Call, kind: type) -> list[Any]:
+def _plans_of(call: Call, kind: type, family: str = "hopper") -> list[Any]:
     """Those of the family's candidates that have such tiles."""
-    return [p for p in core.candidates(call.problem, call.device, "hopper") if isinstance(p.tile, kind)]
+    return [p for p in core.candidates(call.problem, call.device, family) if isinstance(p.tile, kind)]
 
 
 # Kernels of 3 and 4 with strides of 2: every pattern of taps, tiles that end beyond the image, channels that fill no
@@ -540,7 +536,7 @@ STRIDED = [
 def test_strided_planes(one: Case, mode: str) -> None:
     """Octets of every shape, weights that stay and that do not."""
     call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=9)
-    plans = _hopper_plans(call, core.HopperStridedPlan)
+    plans = _plans_of(call, core.HopperStridedPlan)
     assert {2, 4} <= {plan.tile.octets for plan in plans if not plan.tile.resident}
     random = Random(one["name"] + mode)
     for resident in (False, True):
@@ -569,7 +565,7 @@ FOLDED = [
 def test_folded_products(one: Case, mode: str) -> None:
     """Tiles of every size, some of several rounds."""
     call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=5)
-    plans = _hopper_plans(call, core.HopperFoldedPlan)
+    plans = _plans_of(call, core.HopperFoldedPlan)
     assert {plan.tile.pixels for plan in plans} == {n for n in (64, 128, 192, 256) if n >= one["h"] * one["w"]}
     for plan in plans:
         call.with_plan(plan).check()
@@ -584,7 +580,7 @@ def test_infinities_of_folded_products(one: Case) -> None:
     operands["x"][2, 7, 1, 2], operands["w"][4, 1, 3, 2] = float("nan"), float("inf")
     expected = call.reference(operands)
     assert 0 < expected.isfinite().sum() < expected.numel()
-    plans = _hopper_plans(call, core.HopperFoldedPlan)
+    plans = _plans_of(call, core.HopperFoldedPlan)
     assert plans
     for plan in plans:
         result = call.with_plan(plan).emulate(operands, 0)

@@ -746,8 +746,8 @@ PICTURES = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", PICTURES)
 def test_few_result_channels(case: tuple[Any, ...], dtype: torch.dtype, layout: torch.memory_format) -> None:
-    """By every plan of either kernel for Hopper, against float64: every result written, the same bits in 3 calls, an
-    infinity where it belongs."""
+    """Against float64, by the plan of choice and by the quickest of the likeliest, kernels for Hopper among them; the
+    same bits in 3 calls, an infinity where it belongs."""
     batch, channels_in, channels_out, groups, kernel, stride, padding, image = case
     torch.manual_seed(6)
     x = torch.randn(batch, channels_in, *image, device="cuda").to(dtype).to(memory_format=layout)
@@ -758,10 +758,11 @@ def test_few_result_channels(case: tuple[Any, ...], dtype: torch.dtype, layout: 
     most = {torch.float32: 6e-4, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
     result = OPERATOR(x, weight, bias, *options)
     assert _relative_error(result, expected) < most
-    with deconv_ext.autotune(64):  # times, and so runs, the likeliest plans, and takes one of them
+    with deconv_ext.autotune(64):
         tuned = OPERATOR(x, weight, bias, *options)
         text = torch.ops.deconv.explain(x, weight, bias, *options)
-    assert "all phases in" in text or "by tensor copies" in text, text
+    timed = text.partition("  timed:\n")[2]
+    assert "all phases in" in timed or "by tensor copies" in timed, text
     assert _relative_error(tuned, expected) < most
     for _ in range(3):
         assert torch.equal(OPERATOR(x, weight, bias, *options), result)

@@ -2870,16 +2870,16 @@ def test_chosen_contiguous_plans_are_near_the_quickest_timed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
+    ("name", "most", "known_part"),
     [
-        ("h200_planes_plans", 1.05),
-        ("h200_strided_plans", 1.06),
-        ("h200_classes_plans", 1.05),
-        ("h200_folded_plans", 1.03),
-        ("h200_pictures_plans", 1.08),
+        ("h200_planes_plans", 1.05, 0.95),
+        ("h200_strided_plans", 1.06, 0.95),
+        ("h200_classes_plans", 1.05, 0.95),
+        ("h200_folded_plans", 1.03, 0.95),
+        ("h200_pictures_plans", 1.08, 0.94),  # the choices of 182 of 192 were timed
     ],
 )
-def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: float) -> None:
+def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: float, known_part: float) -> None:
     """The same of an H200, of each plan the least time. Where another plan is quicker, it is taken.
 
     But for channels of several classes in h200_planes_plans.json, which warps brought then, and for products that are
@@ -2898,7 +2898,7 @@ def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: flo
         later += name != "h200_folded_plans" and "products folded" in chosen
         if chosen in known:
             ratios.append(known[chosen] / min(known.values()))
-    assert len(ratios) + later > 0.94 * len(timed["rows"])
+    assert len(ratios) + later > known_part * len(timed["rows"])
     assert 1 < np.exp(np.log(ratios).mean()) < most
 
 
