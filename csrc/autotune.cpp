@@ -5,8 +5,9 @@
 namespace deconv {
 namespace {
 
-constexpr int kFirstRuns = 2;  // of every candidate, after one that warms up
-constexpr int kFurtherRuns = 5;  // of those within kContends of the quickest, in turn, so that a drift meets all alike
+// All in turn, so that a drift, and a clock that rises with the first runs, meet all alike.
+constexpr int kFirstRuns = 2;    // of every candidate, after one that warms up
+constexpr int kFurtherRuns = 5;  // of those within kContends of the quickest
 constexpr double kContends = 1.15;
 constexpr double kNoise = 0.98;  // a plan replaces that of make_plan below this part of its time
 
@@ -46,14 +47,16 @@ TunedPlan autotune(const Problem& problem, const Device& device, const PlannerOp
   const std::string chosen = describe(estimated, problem.dtype);
   std::vector<Contender> contenders;
   for (const Candidate* candidate : shortlist(considered, chosen, most)) {
-    Contender contender{candidate, {}};
-    for (int run = 0; run <= kFirstRuns; ++run) {
-      const std::optional<double> ms = time(*candidate->plan);
-      if (!ms) break;
-      if (run > 0) contender.samples.push_back(*ms);
-    }
-    if (contender.samples.size() == kFirstRuns) contenders.push_back(std::move(contender));
+    if (time(*candidate->plan)) contenders.push_back({candidate, {}});
   }
+  for (int run = 0; run < kFirstRuns; ++run) {
+    for (Contender& one : contenders) {
+      if (const std::optional<double> ms = time(*one.candidate->plan)) one.samples.push_back(*ms);
+    }
+  }
+  contenders.erase(
+      std::remove_if(contenders.begin(), contenders.end(), [](const Contender& one) { return one.samples.empty(); }),
+      contenders.end());
   if (contenders.empty()) return {estimated, {}};
   double quickest = contenders.front().least();
   for (const Contender& one : contenders) quickest = std::min(quickest, one.least());

@@ -125,7 +125,7 @@ std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& dev
   const std::optional<Col2imLayer> layer = Col2imLayer::describe(problem, device, why);
   if (!layer) return refuse(why);
   if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) return refuse("takes no strict float32");
-  if (!takes_halo_copies(problem, layer->c.source.stride[3] == 1)) {
+  if (!takes_halo_copies(problem, layer->c.source, layer->c.source.stride[3] == 1)) {
     return refuse("takes sources whose rows, or pixels, begin at multiples of 16 bytes");
   }
   const Candidates candidates(*layer);

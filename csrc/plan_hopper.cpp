@@ -378,10 +378,8 @@ class Candidates {
                         (copied && !p.in_turns ? costs.copy.together * std::min(products, bring) : 0);
     const bool is_wide = p.tile_m * p.tile.fold > kHopperTileM;
     const double piece = costs.item + (copied ? costs.copy.line * p.copied_lines : 0);
-    const double leave = (results * result_cost(p, costs) + piece * pieces) * (!is_wide ? 1
-                                                                               : copied ? costs.copy.wide
-                                                                                        : costs.wide) +
-                         (p.split > 1 ? kSplitCycles : 0);
+    const double wide = !is_wide || p.to_blocks ? 1 : copied ? costs.copy.wide : costs.wide;
+    const double leave = (results * result_cost(p, costs) + piece * pieces) * wide + (p.split > 1 ? kSplitCycles : 0);
     const double work = p.in_turns ? std::max(both + costs.turn * pieces, (both + leave) / 2) : both + leave;
     const double halo_bytes = p.source == HopperSource::kTensor ? pixels * p.row_bytes : 0;
     const double load = (halo_bytes + stages * p.stage_bytes) / costs.bytes;

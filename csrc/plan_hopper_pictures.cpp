@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <sstream>
 
 #include "correlation.h"
@@ -13,21 +14,23 @@
 namespace deconv {
 namespace {
 
-// Cycles of a multiprocessor at kClock, fitted to 832 timings of 39 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 2,251 timings of 34 layers (docs/performance_notes.md).
 constexpr double kBytes = 67;  // that copies bring in a cycle
 struct Costs {
   double product;   // of 64 pixels, 32 bytes of channels and a shift along the height, for each row of operand B
   double least;     // the same, at least
   double gathered;  // of a stage of planes besides
   double row;       // of a copy's row of columns besides
+  double line;      // of a copy of lines besides
   double apart;     // of the lesser of products and copies: added
   double pair, single;  // of 64 pixels' results of a row of operand B, on their way out by twos or one by one
+  double copied, staged;  // the same by copies, staged by twos or one by one
   double memory;    // part of the time for moving all tensors that nothing hides
   double block;     // until its weights are there
   double weight;    // a byte of operand B
 };
-constexpr Costs kCostsShort{0.779, 35.4, 165, 2.39, 0.184, 14.6, 37.5, 0.355, 5170, 0.105};
-constexpr Costs kCostsTf32{0.448, 22.2, 0, 2.13, 0.141, 12.8, 31.3, 0.632, 4450, 0.103};
+constexpr Costs kCostsShort{0.735, 35.3, 174, 2.21, 47, 0.246, 8.9, 27.9, 7, 33, 0.5, 5110, 0.085};
+constexpr Costs kCostsTf32{0.433, 23.1, 0, 1.94, 53, 0.177, 6.4, 21.1, 4.1, 14.5, 0.83, 3870, 0.07};
 constexpr double kLaunchMs = 0.004;
 constexpr double kNarrowTiles = 1.05;  // times all that, of planes of float32 in tiles of few columns: seen, by hand
 constexpr int64_t kLeastChannelBytes = 32;  // of a group: with less, products and copies are mostly empty
@@ -56,9 +59,19 @@ int64_t rows_of_operand(const Problem& problem) {
 struct Layer {
   Shifts h, w;
   int operand_rows = 0, shifts = 0;
-  bool planes = false;
+  PicturesSource source = PicturesSource::kPixels;
   std::string refusal;
 };
+
+// How tensor copies take a source, if they do.
+std::optional<PicturesSource> find_source(const Problem& problem, const Tensor4& source) {
+  const bool planes = source.stride[3] == 1;
+  if (takes_halo_copies(problem, source, planes)) return planes ? PicturesSource::kPlanes : PicturesSource::kPixels;
+  // Places of rows beyond the image are 32-bit integers, too.
+  const bool is_short = (source.size[2] + 2 * kMostCopied) * source.size[3] <= INT32_MAX;
+  if (is_line(source) && is_short && takes_halo_copies(problem, as_line(source), true)) return PicturesSource::kLines;
+  return std::nullopt;
+}
 
 Layer describe_layer(const Problem& problem, const Device& device) {
   Layer layer;
@@ -92,15 +105,14 @@ Layer describe_layer(const Problem& problem, const Device& device) {
   layer.operand_rows = *std::lower_bound(std::begin(kPicturesOperandRows), std::end(kPicturesOperandRows), rows);
   layer.h = find_shifts(h);
   layer.w = find_shifts(w);
-  layer.planes = c.source.stride[3] == 1;
   layer.shifts = std::max({layer.h.count, layer.w.count, kPicturesShifts[0]});
   if (layer.shifts > *std::rbegin(kPicturesShifts)) {
     return refuse("takes kernels that read up to " + std::to_string(*std::rbegin(kPicturesShifts)) +
                   " rows and columns");
   }
-  if (!takes_halo_copies(problem, layer.planes)) {
-    return refuse("takes sources whose rows, or pixels, begin at multiples of 16 bytes");
-  }
+  const std::optional<PicturesSource> source = find_source(problem, c.source);
+  if (!source) return refuse("takes sources whose channels, or pixels, begin at multiples of 16 bytes");
+  layer.source = *source;
   const Tensor4& y = c.result;
   if ((c.result_channels - 1) * y.stride[1] + (h.phases() - 1) * y.stride[2] + (w.phases() - 1) * y.stride[3] >
       INT32_MAX) {
@@ -109,13 +121,32 @@ Layer describe_layer(const Problem& problem, const Device& device) {
   return layer;
 }
 
+// Elements from a result column to the next, if columns of a line of strips, or of all channels, leave by tensor copies
+// that begin at such a column. The launcher asks where the result begins.
+std::optional<int> copied_column(const Problem& problem) {
+  const Correlation c = correlation(problem);
+  const auto& [size, stride] = c.result;
+  const bool whole_pixels = stride[3] != 1;
+  if (whole_pixels && (stride[3] != c.result_channels || (size[1] > 1 && stride[1] != 1) || problem.groups > 1)) {
+    return std::nullopt;
+  }
+  for (const int d : {0, 1, 2}) {
+    if (whole_pixels && d == 1) continue;
+    if (size[d] > 1 && !is_copied_step(problem, stride[d])) return std::nullopt;
+  }
+  for (const int axis : {0, 1}) {
+    if (geometry(problem, axis).phases() != geometry(problem, axis).result_step()) return std::nullopt;
+  }
+  return static_cast<int>(whole_pixels ? c.result_channels : 1);
+}
+
 std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer,
-                                            int strips_w) {
+                                            int strips_w, bool copied) {
   const Correlation c = correlation(problem);
   const int element = static_cast<int>(element_size(problem.dtype)), unit = 16 / element;
   HopperPicturesPlan p;
   p.operand_rows = layer.operand_rows;
-  p.planes = layer.planes;
+  p.source = layer.source;
   p.shifts = layer.shifts;
   p.origin_h = layer.h.origin;
   p.origin_w = layer.w.origin;
@@ -124,11 +155,29 @@ std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device
   p.tile_columns = strips_w * pictures_strip_columns(p.shifts);
   p.halo_rows = p.tile_rows + p.shifts - 1;
   p.pitch = p.tile_columns + p.shifts - 1;
-  if (p.planes) {
-    if (p.tile_columns % unit != 0) p.tile_columns -= p.tile_columns % unit;  // tiles begin where copies may
-    p.lead = p.origin_w - floor_div(p.origin_w, unit) * unit;
+  if (p.source == PicturesSource::kPlanes) p.tile_columns -= p.tile_columns % unit;  // tiles begin where copies may
+  if (copied) {
+    const std::optional<int> column = copied_column(problem);
+    if (!column) return std::nullopt;
+    const int step_h = geometry(problem, 0).result_step(), step_w = geometry(problem, 1).result_step();
+    p.copied = true;
+    p.staged_phase = *column;
+    p.staged_column = step_w * p.staged_phase;
+    p.tile_columns -= p.tile_columns % (unit / std::gcd(unit, p.staged_column));
+    const int columns = p.tile_columns * p.staged_column, rows = pictures_strip_rows(p.operand_rows) * step_h;
+    if (columns > kMostCopied) return std::nullopt;  // of rows there are never as many
+    p.staged_channel = p.staged_phase > 1 ? 1 : columns;
+    p.staged_row = columns * (p.staged_phase > 1 ? 1 : static_cast<int>(c.result_channels));
+    p.staged_bytes = static_cast<int>(round_up(int64_t{rows} * p.staged_row * element, 128));
+  }
+  if (has_planes(p.source)) {
+    const int64_t row = p.source == PicturesSource::kLines ? c.source.size[3] : 0;
+    const auto modulo = [&](int64_t columns) { return static_cast<int>((columns % unit + unit) % unit); };
+    p.lead = modulo(p.origin_w + p.origin_h * row);
+    p.lead_step = modulo(row);
     // A warp reads two octets; an odd number of them, so that channels meet all banks.
-    const int last = p.lead + (strips_w - 1) * pictures_strip_columns(p.shifts);
+    const int most = p.lead_step == 0 && p.tile_columns % unit == 0 ? p.lead : unit - 1;
+    const int last = most + (strips_w - 1) * pictures_strip_columns(p.shifts);
     p.pitch = 8 * ((last / 8 + 2) | 1);
   }
   if (p.halo_rows > kMostCopied || p.pitch > kMostCopied || p.tile_columns == 0) return std::nullopt;
@@ -143,18 +192,20 @@ std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device
   p.blocks = static_cast<int>(p.tile_blocks * problem.groups);
   const int64_t channel_bytes = c.source_channels * element;
   p.chunks = static_cast<int>(ceil_div(channel_bytes, kHopperRowBytes));
-  p.stages = static_cast<int>(ceil_div(channel_bytes, pictures_stage_channels(p.planes)));
-  p.stage_bytes = p.halo_rows * p.pitch * pictures_stage_channels(p.planes);
-  p.slot_bytes = static_cast<int>(round_up(p.stage_bytes, p.planes ? 128 : 512));
+  p.stages = static_cast<int>(ceil_div(channel_bytes, pictures_stage_channels(p.source)));
+  p.stage_bytes = p.halo_rows * p.pitch * pictures_stage_channels(p.source);
+  p.slot_bytes = static_cast<int>(round_up(p.stage_bytes, has_planes(p.source) ? 128 : 512));
   const int64_t weights = int64_t{p.chunks} * p.shifts * p.shifts * p.operand_rows * kHopperRowBytes;
   const int64_t taps = c.result_channels * problem.axis[0].kernel * problem.axis[1].kernel;
-  const int64_t tables = round_up(16 * p.operand_rows + 4 * taps, 16);
-  const int64_t room = device.shared_bytes_per_block - 1024 - weights - tables;
+  const int64_t tables = round_up(16 * p.operand_rows + 4 * taps, 128);
+  const int64_t staged = 2 * int64_t{kPicturesStrips / strips_w} * p.staged_bytes;
+  const int64_t room = device.shared_bytes_per_block - 1024 - weights - tables - staged;
   p.slots = static_cast<int>(std::min<int64_t>(room / (p.slot_bytes + 16), kPicturesMostSlots));
   if (room < 0 || p.slots < 2 || taps * c.source_channels > 1 << 30) return std::nullopt;
   p.weights_at = static_cast<int>(round_up(int64_t{p.slots} * p.slot_bytes, 1024));
   p.rows_at = static_cast<int>(p.weights_at + weights);
-  p.barriers_at = static_cast<int>(p.rows_at + tables);
+  p.staged_at = static_cast<int>(p.rows_at + tables);
+  p.barriers_at = static_cast<int>(p.staged_at + staged);
   p.shared_bytes = p.barriers_at + 16 * p.slots;
   return p;
 }
@@ -163,13 +214,17 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPic
   const int element = static_cast<int>(element_size(problem.dtype));
   const Costs& costs = element == 2 ? kCostsShort : kCostsTf32;
   const double tiles = kPicturesWarpgroups * pictures_strip_tiles(p.operand_rows);
-  const double steps = static_cast<double>(p.stages) * (pictures_stage_channels(p.planes) / 32);
+  const bool planes = has_planes(p.source);
+  const double steps = static_cast<double>(p.stages) * (pictures_stage_channels(p.source) / 32);
+  const bool pairs = pictures_pairs(problem);
+  const double stored = p.copied ? (pairs ? costs.copied : costs.staged) : pairs ? costs.pair : costs.single;
   const double results = p.tile_rows / 64.0 * p.tile_columns * static_cast<double>(rows_of_operand(problem));
   const double products = steps * tiles * p.shifts * std::max(costs.product * p.shifts * p.operand_rows, costs.least) +
-                          (p.planes ? p.stages * costs.gathered : 0) +
-                          results * (pictures_pairs(problem) ? costs.pair : costs.single);
+                          (planes ? p.stages * costs.gathered : 0) + results * stored;
   const double row = static_cast<double>(p.pitch) * element;
-  const double load = static_cast<double>(p.stages) * p.stage_bytes * (1 / kBytes + (p.planes ? costs.row / row : 0));
+  const double load = static_cast<double>(p.stages) *
+                      (p.stage_bytes * (1 / kBytes + (planes ? costs.row / row : 0)) +
+                       (p.source == PicturesSource::kLines ? p.halo_rows * costs.line : 0));
   const double tile = std::max(products, load) + costs.apart * std::min(products, load);
   const auto rounds = static_cast<double>(ceil_div(p.tiles, p.tile_blocks));
   const auto waves = static_cast<double>(ceil_div(p.blocks, device.multiprocessors));
@@ -177,7 +232,7 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPic
   const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
   const double cycles = waves * (block + rounds * tile);
   const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, memory_ms) + kLaunchMs;
-  return beside_others(ms * (p.planes && element == 4 && p.tile_columns < 32 ? kNarrowTiles : 1));
+  return beside_others(ms * (planes && element == 4 && p.tile_columns < 32 ? kNarrowTiles : 1));
 }
 
 }  // namespace
@@ -196,9 +251,12 @@ bool pictures_pairs(const Problem& problem) {
 
 std::string describe(const HopperPicturesPlan& plan, DType) {
   std::ostringstream text;
+  const char* source = plan.source == PicturesSource::kPixels   ? "pixels"
+                       : plan.source == PicturesSource::kPlanes ? "planes"
+                                                                : "lines";
   text << "all phases in " << plan.operand_rows << " rows x (" << plan.tile_rows << " rows, " << plan.tile_columns
-       << " columns) of " << (plan.planes ? "planes" : "pixels") << ", " << plan.shifts << 'x' << plan.shifts
-       << " shifts";
+       << " columns) of " << source << ", " << plan.shifts << 'x' << plan.shifts << " shifts"
+       << (plan.copied ? ", results copied" : "");
   return text.str();
 }
 
@@ -212,8 +270,10 @@ std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& d
   std::optional<Plan> best;
   for (int strips_w = 1; strips_w <= kPicturesStrips; ++strips_w) {
     if (kPicturesStrips % strips_w != 0) continue;
-    if (const auto plan = plan_tile(problem, device, layer, strips_w)) {
-      consider_plan(best, "hopper family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+    for (const bool copied : {false, true}) {
+      if (const auto plan = plan_tile(problem, device, layer, strips_w, copied)) {
+        consider_plan(best, "hopper family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+      }
     }
   }
   return best;

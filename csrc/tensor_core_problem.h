@@ -26,20 +26,29 @@ inline bool fills_large_tiles(const Problem& problem) {
 
 // Elements that a tensor copy brings along a dimension.
 inline constexpr int kMostCopied = 256;
-// Whether tensor copies take halos of forward's or grad_input's source as it lies, whose columns are adjacent (planes)
-// or whose channels are: what encode_halo_map (launch/tensor_map.cu) asks.
-inline bool takes_halo_copies(const Problem& problem, bool planes) {
-  constexpr int64_t kMostStride = int64_t{1} << 39;  // bytes that a tensor map takes, and half as many again
-  const Correlation c = correlation(problem);
-  const auto& [size, stride] = c.source;
-  const int64_t element = element_size(problem.dtype);
-  const auto whole = [&](int64_t step) { return step * element % 16 == 0 && step * element < kMostStride; };
+// Steps of a tensor map: multiples of 16 bytes, and up to twice as long.
+inline bool is_copied_step(const Problem& problem, int64_t step) {
+  const int64_t bytes = step * static_cast<int64_t>(element_size(problem.dtype));
+  return bytes % 16 == 0 && bytes < int64_t{1} << 39;
+}
+// An image whose rows are adjacent, as one.
+inline bool is_line(const Tensor4& image) {
+  return image.stride[3] == 1 && (image.size[2] == 1 || image.stride[2] == image.size[3]);
+}
+inline Tensor4 as_line(const Tensor4& image) {
+  const int64_t pixels = image.size[2] * image.size[3];
+  return {{image.size[0], image.size[1], 1, pixels}, {image.stride[0], image.stride[1], pixels, 1}};
+}
+// Whether tensor copies take halos of forward's or grad_input's source, that lies so, columns adjacent (planes) or
+// channels: what encode_halo_map (launch/tensor_map.cu) asks.
+inline bool takes_halo_copies(const Problem& problem, const Tensor4& layout, bool planes) {
+  const auto& [size, stride] = layout;
   const int inner = planes ? 3 : 1;
   if (problem.unaligned_source || stride[inner] != 1) return false;
   for (const int d : {0, 1, 2, 3}) {
-    if (d != inner && size[d] > 1 && !whole(stride[d])) return false;
+    if (d != inner && size[d] > 1 && !is_copied_step(problem, stride[d])) return false;
   }
-  return problem.groups == 1 || whole(c.source_channels * stride[1]);
+  return problem.groups == 1 || is_copied_step(problem, correlation(problem).source_channels * stride[1]);
 }
 
 // Why they refuse it, or nothing.

@@ -129,6 +129,21 @@ def test_a_first_slow_run_does_not_count() -> None:
     assert tuned.plan.estimate_ms == core.make_plan(problem).estimate_ms
 
 
+def test_a_clock_that_rises_meets_all_alike() -> None:
+    """As many runs as there are candidates, and half as many again, take longer than they would later."""
+    core, problem = _core(), _problem(LAYERS[0])
+    estimated, runs = core.make_plan(problem).estimate_ms, 0
+
+    def time(plan: Any) -> float:
+        nonlocal runs
+        runs += 1
+        return (1.0 if plan.estimate_ms == estimated else 1.2) * (2.0 if runs <= 24 else 1.0)
+
+    tuned = core.autotune(problem, 16, time)
+    assert tuned.plan.estimate_ms == estimated
+    assert tuned.timings[0][2] == 1
+
+
 def test_explain_tells_what_was_timed() -> None:
     core, problem = _core(), _problem(LAYERS[0])
     estimated = core.make_plan(problem).estimate_ms

@@ -353,6 +353,8 @@ PICTURES = [
     ("forward", case("groups", 2, 64, 8, 16, 6, (3, 4), 2, 1, g=2)),
     ("forward", case("dilated", 1, 16, 9, 24, 2, (2, 3), (2, 3), 1, 0, (3, 2))),
     ("forward", case("same", 2, 32, 7, 16, 3, 3, 1, 1)),
+    ("forward", case("lines", 2, 32, 8, 28, 32, 3, 2, 1, 1, g=2)),
+    ("forward", case("turning", 1, 24, 12, 14, 3, 4, 2, (0, 1), (1, 0))),
     ("grad_input", case("same", 1, 3, 9, 16, 24, (2, 3), 1, (0, 1))),
 ]
 
@@ -360,11 +362,11 @@ PICTURES = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(PICTURES), ids=_name)
 def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, layout: str) -> None:
-    """Tiles of every number of columns and rows."""
+    """Tiles of every number of columns and rows, results that copies take out and others."""
     call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
     plans = _plans_of(call, core.HopperPicturesPlan)
     assert plans
-    for plan in plans[:: max(len(plans) // 4, 1)]:
+    for plan in plans[:: len(plans) // 4 | 1]:
         call.with_plan(plan).check()
 
 
@@ -382,7 +384,7 @@ def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str,
     served = Counter()
     for family, kind in (("hopper", core.HopperPicturesPlan), ("col2im", core.Col2imHopperPlan)):
         plans = _plans_of(call, kind, family)
-        for plan in plans[:: max(len(plans) // 3, 1)]:
+        for plan in plans[:: len(plans) // 4 | 1]:
             result = call.with_plan(plan).emulate(operands, 0)
             for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
                 assert torch.equal(where(result), where(expected))

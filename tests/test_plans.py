@@ -1593,9 +1593,17 @@ def _check_pictures_plan(plan: Any, one: Case, direction: str, dtype: str, layou
     if plan.planes:  # the last strip's two octets are there
         assert layout == "contiguous" or source[1] == 1
         assert plan.pitch % 16 == 8
-        assert plan.tile_columns * size % 16 == 0
-        assert (plan.lead - plan.origin_w) * size % 16 == 0
-        assert plan.pitch >= (plan.lead + (plan.strips_w - 1) * (9 - plan.shifts)) // 8 * 8 + 16
+        row = source[3] if plan.lines else 0
+        assert plan.lines == (source[3] * size % 16 != 0)
+        leads = set()
+        for h, w in itertools.product(range(plan.tiles_h), range(plan.tiles_w)):
+            for r in range(plan.halo_rows):
+                first = (h * plan.tile_rows + r + plan.origin_h) * row + w * plan.tile_columns + plan.origin_w
+                lead = plan.lead + (h * plan.tile_rows + r) * plan.lead_step
+                lead = (lead + w * plan.tile_columns) % (16 // size) if plan.lines else lead
+                assert (first - lead) * size % 16 == 0
+                leads.add(lead)
+        assert plan.pitch >= (max(leads) + (plan.strips_w - 1) * (9 - plan.shifts)) // 8 * 8 + 16
     else:
         assert plan.pitch == plan.strips_w * (9 - plan.shifts) + plan.shifts - 1
     channels = source[1] // one["g"] * size
@@ -1608,8 +1616,21 @@ def _check_pictures_plan(plan: Any, one: Case, direction: str, dtype: str, layou
     assert plan.weights_at >= plan.slots * plan.slot_bytes
     assert plan.rows_at == plan.weights_at + plan.chunks * plan.shifts**2 * plan.operand_rows * 128
     taps = result[1] // one["g"] * one["k"][0] * one["k"][1]
-    assert plan.barriers_at >= plan.rows_at + 16 * plan.operand_rows + 4 * taps
+    assert plan.staged_at >= plan.rows_at + 16 * plan.operand_rows + 4 * taps
+    assert plan.barriers_at == plan.staged_at + 2 * 12 // plan.strips_w * plan.staged_bytes
     assert plan.barriers_at + 16 * plan.slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
+    if plan.copied:  # lines of strips, dense, that begin and end where copies may
+        steps = one["s"] if direction == "forward" else (1, 1)
+        pixel = 1 if layout == "contiguous" else result[1]
+        channels = result[1] // one["g"] // pixel
+        assert (plan.staged_phase, plan.staged_column) == (pixel, steps[1] * pixel)
+        columns = plan.tile_columns * plan.staged_column
+        assert max(columns, strip_rows * steps[0]) <= 256
+        assert columns * size % 16 == result[3] * pixel * size % 16 == 0
+        assert plan.staged_channel == (columns if pixel == 1 else 1)
+        assert plan.staged_row == channels * columns
+        assert plan.staged_at % 128 == plan.staged_bytes % 128 == 0
+        assert plan.staged_bytes >= strip_rows * steps[0] * plan.staged_row * size
 
 
 def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocessors: int, families: str = "") -> None:
@@ -2447,9 +2468,27 @@ def test_few_result_channels_that_hopper_serves(dtype: str, layout: str) -> None
     assert not serves(case("few", 4, 6, 40, 64, 3, 4, 2, 1))
     assert not serves(case("deep", 4, 16384, 4, 8, 3, 4, 2, 1))
     if layout == "contiguous":
-        assert not serves(case("rows", 4, 64, 40, 33, 3, 4, 2, 1))
+        assert serves(case("lines", 4, 64, 40, 33, 3, 4, 2, 1))
+        assert not serves(case("lines", 4, 64, 41, 33, 3, 4, 2, 1))
     else:
         assert not serves(case("pixels", 4, 65, 40, 33, 3, 4, 2, 1))
+
+
+def test_few_result_channels_that_copies_take() -> None:
+    """Rows of all columns, or of all channels, of multiples of 16 bytes."""
+
+    def copied(one: Case, layout: str, direction: str = "forward", dtype: str = "bfloat16") -> set[bool]:
+        plans = core.candidates(problem_of(one, direction, dtype, layout), core.Device(), "hopper")
+        return {plan.tile.copied for plan in plans if isinstance(plan.tile, core.HopperPicturesPlan)}
+
+    rgb, ragged = case("rgb", 2, 64, 16, 16, 3, 4, 2, 1), case("ragged", 2, 64, 16, 16, 3, 4, 2, 0, 1)  # 32, 35 columns
+    assert copied(rgb, "contiguous") == copied(rgb, "channels_last") == {False, True}
+    assert copied(ragged, "contiguous") == copied(ragged, "channels_last") == {False}
+    groups = case("groups", 2, 64, 8, 28, 32, 3, 2, 1, 1, g=2)
+    assert copied(groups, "contiguous") == {False, True}
+    assert copied(groups, "channels_last") == {False}  # a group's channels lie apart
+    same = case("same", 2, 3, 16, 16, 64, 3, 1, 1)
+    assert copied(same, "contiguous", "grad_input") == copied(same, "channels_last", "grad_input") == {False, True}
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -2883,7 +2922,8 @@ def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: flo
     """The same of an H200, of each plan the least time. Where another plan is quicker, it is taken.
 
     But for channels of several classes in h200_planes_plans.json, which warps brought then, and for products that are
-    folded since. h200_pictures_plans.json has both layouts, and the most layers.
+    folded since. h200_pictures_plans.json has both layouts, and the most layers; since then results leave by copies,
+    from the same tiles or from others, and there are lines.
     """
     timed, later = _timed(name), 0
     layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *SWEEP, *timed["layers"])}
@@ -2896,6 +2936,10 @@ def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: flo
         chosen = _chosen(layers[row["case"]], row["mode"], row.get("layout", "nchw"), "forward")
         later += name == "h200_planes_plans" and " classes" in chosen
         later += name != "h200_folded_plans" and "products folded" in chosen
+        if name == "h200_pictures_plans":
+            is_new = "of lines" in chosen or ", results copied" in chosen
+            chosen = chosen.removesuffix(", results copied")
+            later += is_new and chosen not in known
         if chosen in known:
             ratios.append(known[chosen] / min(known.values()))
     assert len(ratios) + later > known_part * len(timed["rows"])

@@ -7,6 +7,7 @@
 #include "../correlation.h"
 #include "../hopper_planes_plan.h"
 #include "../tap_span.h"
+#include "../tensor_core_problem.h"
 
 namespace deconv {
 namespace {
@@ -45,7 +46,7 @@ using Dimensions = DimensionsOf<5>;
 
 template <size_t kRank>
 bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, const DimensionsOf<kRank>& order,
-                CUtensorMapSwizzle swizzle) {
+                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion fetched = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;
   cuuint64_t sizes[kRank], strides[kRank - 1];
@@ -57,7 +58,7 @@ bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, co
   }
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   return encode(map, type, kRank, const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                swizzle, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Dimensions of a result, of strides in elements.
@@ -92,16 +93,16 @@ bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, cons
 
 // Rows of columns, of so many bytes of channels, of one image and group: of planes, whose columns are adjacent, as they
 // lie; else swizzled pixels.
-bool encode_halo_map(const Problem& problem, bool planes, int64_t channel_bytes, int rows, int columns,
-                     const void* source, CUtensorMap* map) {
-  const Correlation c = correlation(problem);
+bool encode_halo_map(const Problem& problem, const Tensor4& layout, bool planes, int64_t channel_bytes, int rows,
+                     int columns, const void* source, CUtensorMap* map) {
+  const int64_t channels = correlation(problem).source_channels;
   const int64_t size = element_size(problem.dtype), unit = 16 / size;
   const DimensionOf dimension{size};
-  const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
-  const Dimension channel = dimension(c.source_channels, step(1), channel_bytes / size),
-                  column = dimension(c.source.size[3], step(3), columns),
-                  row = dimension(c.source.size[2], step(2), rows), n = dimension(c.source.size[0], step(0), 1),
-                  group = dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1);
+  const auto step = [&](int d) { return layout.size[d] > 1 ? layout.stride[d] : unit; };
+  const Dimension channel = dimension(channels, step(1), channel_bytes / size),
+                  column = dimension(layout.size[3], step(3), columns), row = dimension(layout.size[2], step(2), rows),
+                  n = dimension(layout.size[0], step(0), 1),
+                  group = dimension(problem.groups, problem.groups > 1 ? channels * step(1) : unit, 1);
   return encode_map(map, type_of(problem.dtype), source,
                     planes ? Dimensions{column, channel, row, n, group} : Dimensions{channel, column, row, n, group},
                     planes ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(static_cast<int>(channel_bytes)));
@@ -123,6 +124,10 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   const CUtensorMapDataType type = problem.dtype == DType::kFloat32 && seen_by_warps ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                                      : type_of(problem.dtype);
   const bool raw = plan.source == HopperSource::kTransposed;
+  // Pixels that no tap reads lie between others: these are fetched as a whole.
+  const bool apart = layout.stride[1] == 1 && layout.size[1] * size % 256 == 0 && plan.planes_w < axis[1].source_step();
+  const CUtensorMapL2promotion fetched = apart ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                               : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const std::vector<int> planes[2] = {used_planes(axis[0]), used_planes(axis[1])};
   for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
     const int start[2] = {planes[0][plane / plan.planes_w], planes[1][plane % plan.planes_w]};
@@ -152,7 +157,8 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
                              : plan.inner == HopperInner::kBatch  ? Dimensions{c, n, w, h, g}
                                                                   : Dimensions{c, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(source) + offset * size;
-    if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan.row_bytes))) {
+    if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan.row_bytes),
+                    fetched)) {
       return false;
     }
   }
@@ -173,7 +179,8 @@ bool encode_planes_map(const Problem& problem, int classes, const void* source, 
 }
 
 bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map) {
-  return encode_halo_map(problem, true, kHopperRowBytes, plan.halo_rows, 8 * plan.halo_octets, source, map);
+  return encode_halo_map(problem, correlation(problem).source, true, kHopperRowBytes, plan.halo_rows,
+                         8 * plan.halo_octets, source, map);
 }
 
 bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
@@ -194,12 +201,33 @@ bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, co
 }
 
 bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map) {
-  return encode_halo_map(problem, plan.planes, kCol2imChunkBytes, plan.rows, plan.staged_pitch, source, map);
+  return encode_halo_map(problem, correlation(problem).source, plan.planes, kCol2imChunkBytes, plan.rows,
+                         plan.staged_pitch, source, map);
 }
 
-bool encode_pictures_map(const Problem& problem, const HopperPicturesPlan& plan, const void* source, CUtensorMap* map) {
-  return encode_halo_map(problem, plan.planes, pictures_stage_channels(plan.planes), plan.halo_rows, plan.pitch, source,
-                         map);
+bool encode_pictures_maps(const Problem& problem, const HopperPicturesPlan& plan, const void* source,
+                          const void* result, CUtensorMap* source_map, CUtensorMap* result_map) {
+  const Correlation c = correlation(problem);
+  const bool lines = plan.source == PicturesSource::kLines;
+  if (!encode_halo_map(problem, lines ? as_line(c.source) : c.source, has_planes(plan.source),
+                       pictures_stage_channels(plan.source), lines ? 1 : plan.halo_rows, plan.pitch, source,
+                       source_map)) {
+    return false;
+  }
+  if (result == nullptr) return true;
+  const int64_t size = element_size(problem.dtype), unit = 16 / size;
+  const DimensionOf dimension{size};
+  const Tensor4& y = c.result;
+  const auto step = [&](int d) { return y.size[d] > 1 ? y.stride[d] : unit; };
+  const bool whole_pixels = plan.staged_phase > 1;
+  const int64_t channels = whole_pixels ? c.result_channels : 1;
+  const Dimensions order{
+      dimension(y.size[3] * channels, 1, plan.tile_columns * plan.staged_column),
+      whole_pixels ? dimension(1, unit, 1) : dimension(y.size[1], step(1), c.result_channels),
+      dimension(y.size[2], step(2), pictures_strip_rows(plan.operand_rows) * geometry(problem, 0).result_step()),
+      dimension(y.size[0], step(0), 1), dimension(1, unit, 1)};
+  const CUtensorMapDataType type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type_of(problem.dtype);
+  return encode_map(result_map, type, result, order, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,

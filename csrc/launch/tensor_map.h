@@ -38,8 +38,11 @@ bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, co
 // channels and columns, rows, image, group. False as above.
 bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map);
 
-// The same for the Hopper family's kernel for few result channels (hopper_pictures_plan.h).
-bool encode_pictures_map(const Problem& problem, const HopperPicturesPlan& plan, const void* source, CUtensorMap* map);
+// The same for the Hopper family's kernel for few result channels (hopper_pictures_plan.h); lines have all pixels for
+// columns. And of the result, if it leaves by copies (else null): columns of all channels that are adjacent,
+// other channels, rows, image. False as above.
+bool encode_pictures_maps(const Problem& problem, const HopperPicturesPlan& plan, const void* source,
+                          const void* result, CUtensorMap* source_map, CUtensorMap* result_map);
 
 // The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
 // hopper_result_map. False as above.

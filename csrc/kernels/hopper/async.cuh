@@ -146,6 +146,24 @@ __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, u
                "r"(address), "r"(value)
                : "memory");
 }
+__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, float2 value) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v2.b32 [%1], {%2, %3};\n}" ::"r"(static_cast<int>(wanted)),
+      "r"(address), "f"(value.x), "f"(value.y)
+      : "memory");
+}
+template <class T>
+__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, T value) {
+  if constexpr (sizeof(T) == 4) {
+    store_shared_if(wanted, address, __float_as_uint(value));
+  } else {
+    static_assert(sizeof(T) == 2);
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.b16 [%1], %2;\n}" ::"r"(static_cast<int>(wanted)),
+        "r"(address), "h"(reinterpret_cast<const uint16_t&>(value))
+        : "memory");
+  }
+}
 __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint4 value) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
                    static_cast<int>(wanted)),
