@@ -137,7 +137,11 @@ std::optional<int> copied_column(const Problem& problem) {
   for (const int axis : {0, 1}) {
     if (geometry(problem, axis).phases() != geometry(problem, axis).result_step()) return std::nullopt;
   }
-  return static_cast<int>(whole_pixels ? c.result_channels : 1);
+  const int64_t column = whole_pixels ? c.result_channels : 1;
+  // Places of copies are 32-bit integers, those of a tile's columns beyond the image, too.
+  const int64_t most = size[3] + int64_t{kMostCopied} * geometry(problem, 1).result_step();
+  if (most > INT32_MAX / column) return std::nullopt;
+  return static_cast<int>(column);
 }
 
 std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer,

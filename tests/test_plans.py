@@ -2489,6 +2489,8 @@ def test_few_result_channels_that_copies_take() -> None:
     assert copied(groups, "channels_last") == {False}  # a group's channels lie apart
     same = case("same", 2, 3, 16, 16, 64, 3, 1, 1)
     assert copied(same, "contiguous", "grad_input") == copied(same, "channels_last", "grad_input") == {False, True}
+    wide = case("wide", 1, 64, 2, 1 << 28, 5, (3, 4), (1, 2), 1)  # a row of pixels has more elements than 32 bits count
+    assert copied(wide, "channels_last") == {False}
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
