@@ -14,7 +14,8 @@
 namespace deconv {
 namespace {
 
-// Cycles of a multiprocessor at kClock, fitted to 2,251 timings of 34 layers (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 2,251 timings of 34 layers, but for `single` and `staged` and TF32's
+// `line`, which are by hand (docs/performance_notes.md).
 constexpr double kBytes = 67;  // that copies bring in a cycle
 struct Costs {
   double product;   // of 64 pixels, 32 bytes of channels and a shift along the height, for each row of operand B
@@ -29,8 +30,8 @@ struct Costs {
   double block;     // until its weights are there
   double weight;    // a byte of operand B
 };
-constexpr Costs kCostsShort{0.735, 35.3, 174, 2.21, 47, 0.246, 8.9, 27.9, 7, 33, 0.5, 5110, 0.085};
-constexpr Costs kCostsTf32{0.433, 23.1, 0, 1.94, 53, 0.177, 6.4, 21.1, 4.1, 14.5, 0.83, 3870, 0.07};
+constexpr Costs kCostsShort{0.735, 35.3, 174, 2.21, 47, 0.246, 8.9, 47, 7, 37, 0.5, 5110, 0.085};
+constexpr Costs kCostsTf32{0.433, 23.1, 0, 1.94, 75, 0.177, 6.4, 36, 4.1, 15, 0.83, 3870, 0.07};
 constexpr double kLaunchMs = 0.004;
 constexpr double kNarrowTiles = 1.05;  // times all that, of planes of float32 in tiles of few columns: seen, by hand
 constexpr int64_t kLeastChannelBytes = 32;  // of a group: with less, products and copies are mostly empty
