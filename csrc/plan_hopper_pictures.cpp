@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <sstream>
 
 #include "correlation.h"
@@ -145,6 +144,24 @@ std::optional<int> copied_column(const Problem& problem) {
   return static_cast<int>(column);
 }
 
+// Where a line of strips is staged until a copy takes it out; narrows the tile to whole copies. False: none takes it.
+bool stage_results(const Problem& problem, HopperPicturesPlan& p) {
+  const std::optional<int> column = copied_column(problem);
+  if (!column) return false;
+  const int element = static_cast<int>(element_size(problem.dtype)), unit = 16 / element;
+  p.copied = true;
+  p.staged_phase = *column;
+  p.staged_column = geometry(problem, 1).result_step() * p.staged_phase;
+  p.tile_columns -= p.tile_columns % (unit / gcd(unit, p.staged_column));
+  const int columns = p.tile_columns * p.staged_column;
+  const int64_t rows = pictures_strip_rows(p.operand_rows) * geometry(problem, 0).result_step();
+  const bool whole_pixels = p.staged_phase > 1;
+  p.staged_channel = whole_pixels ? 1 : columns;
+  p.staged_row = columns * (whole_pixels ? 1 : static_cast<int>(correlation(problem).result_channels));
+  p.staged_bytes = static_cast<int>(round_up(rows * p.staged_row * element, 128));
+  return columns <= kMostCopied;  // of rows there are never as many
+}
+
 std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer,
                                             int strips_w, bool copied) {
   const Correlation c = correlation(problem);
@@ -161,20 +178,7 @@ std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device
   p.halo_rows = p.tile_rows + p.shifts - 1;
   p.pitch = p.tile_columns + p.shifts - 1;
   if (p.source == PicturesSource::kPlanes) p.tile_columns -= p.tile_columns % unit;  // tiles begin where copies may
-  if (copied) {
-    const std::optional<int> column = copied_column(problem);
-    if (!column) return std::nullopt;
-    const int step_h = geometry(problem, 0).result_step(), step_w = geometry(problem, 1).result_step();
-    p.copied = true;
-    p.staged_phase = *column;
-    p.staged_column = step_w * p.staged_phase;
-    p.tile_columns -= p.tile_columns % (unit / std::gcd(unit, p.staged_column));
-    const int columns = p.tile_columns * p.staged_column, rows = pictures_strip_rows(p.operand_rows) * step_h;
-    if (columns > kMostCopied) return std::nullopt;  // of rows there are never as many
-    p.staged_channel = p.staged_phase > 1 ? 1 : columns;
-    p.staged_row = columns * (p.staged_phase > 1 ? 1 : static_cast<int>(c.result_channels));
-    p.staged_bytes = static_cast<int>(round_up(int64_t{rows} * p.staged_row * element, 128));
-  }
+  if (copied && !stage_results(problem, p)) return std::nullopt;
   if (has_planes(p.source)) {
     const int64_t row = p.source == PicturesSource::kLines ? c.source.size[3] : 0;
     const auto modulo = [&](int64_t columns) { return static_cast<int>((columns % unit + unit) % unit); };

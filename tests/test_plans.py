@@ -2917,15 +2917,16 @@ def test_chosen_contiguous_plans_are_near_the_quickest_timed() -> None:
         ("h200_strided_plans", 1.06, 0.95),
         ("h200_classes_plans", 1.05, 0.95),
         ("h200_folded_plans", 1.03, 0.95),
-        ("h200_pictures_plans", 1.08, 0.94),  # the choices of 182 of 192 were timed
+        ("h200_pictures_plans", 1.08, 0.94),  # 173 of 192 choices were timed so or stored, 13 are newer
+        ("h100_pictures_plans", 1.12, 0.95),  # newer, of an H100; col2im's times scatter there
     ],
 )
 def test_chosen_plans_of_planes_are_near_the_quickest_timed(name: str, most: float, known_part: float) -> None:
-    """The same of an H200, of each plan the least time. Where another plan is quicker, it is taken.
+    """The same of an H200 or an H100, of each plan the least time. Where another plan is quicker, it is taken.
 
     But for channels of several classes in h200_planes_plans.json, which warps brought then, and for products that are
-    folded since. h200_pictures_plans.json has both layouts, and the most layers; since then results leave by copies,
-    from the same tiles or from others, and there are lines.
+    folded since. The pictures' files have both layouts, and the most layers; since the older one results leave by
+    copies, from the same tiles or from others, and there are lines.
     """
     timed, later = _timed(name), 0
     layers = {one["name"]: one for one in (*KERNELBENCH, *ZOO, *SWEEP, *timed["layers"])}
