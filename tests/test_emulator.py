@@ -763,10 +763,11 @@ def test_tiles_of_the_narrow_family_that_end_in_one_run(
     assert ends
 
 
-# Phases without taps of either axis and of none, odd rows, several groups or bands of one in a block, ragged channels,
-# an odd number of units, stride along one axis, a gradient, one tap for all.
+# Phases without taps of either axis and of none, such rows that lie alike, odd rows, several groups or bands of one in
+# a block, ragged channels, an odd number of units, stride along one axis, a gradient, one tap for all.
 ROWS = [
     ("forward", case("sparse", 1, 16, 5, 12, 24, 3, 5, 1, d=2)),
+    ("forward", case("alike", 2, 16, 3, 40, 24, 3, 5, d=2)),
     ("forward", case("grouped", 2, 16, 7, 9, 32, (3, 5), (2, 3), (1, 2), d=(2, 1), g=4)),
     ("forward", case("wide", 1, 8, 4, 40, 16, 1, 2)),
     ("forward", case("odd", 1, 5, 6, 33, 9, 2, 2)),
