@@ -295,6 +295,20 @@ def memory_bound() -> str:
     return table(head, lines)
 
 
+def over_floor() -> str:
+    """Of these cases the times over the floor, where one is above 1.5."""
+    modes = ("tf32", "bf16")
+    found = {(mode, row["case"], row["layout"]): row for mode in modes for row in direction_rows("forward", mode)}
+    head = ["over floor", *(f"{MODES[mode]} {layout}" for mode in modes for layout in LAYOUTS)]
+    lines = []
+    for case in MEMORY_BOUND_AIMS:
+        rows = [found[mode, case, layout] for mode in modes for layout in LAYOUTS]
+        ratios = [row["ours_ms"] / row["floor_ms"] for row in rows]
+        if max(ratios) > 1.5:
+            lines.append([case, *map(times, ratios)])
+    return table(head, lines)
+
+
 def forced_mma() -> str:
     """Forward of the dense cases by the mma family, against the Hopper family's time and against cuDNN."""
     lines = []
@@ -415,6 +429,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grad_input": lambda: cases("grad_input", ["tf32", "bf16"]),
     "grad_weight": lambda: cases("grad_weight", ["tf32", "bf16"]),
     "memory bound": memory_bound,
+    "over floor": over_floor,
     "forced mma": forced_mma,
     "errors": errors,
     "overhead": overhead,
