@@ -144,8 +144,7 @@ class Candidates {
                          p.pixel_tiles * (kPixelTile + kProduct * p.channel_tiles);
     const double sums = 4.0 * p.pixel_tiles * p.channel_tiles * kSum;
     const double computed = warps * (h_.actives * (kRow + w_.actives * (kPhase + sums)) + p.entries * entry);
-    const bool alike = c_.result.stride[2] * element_ % kRowsPieceBytes == 0;  // then once a strip
-    const double filled = w_.actives < widths && !alike ? h_.actives * kFill * (1 + stores) : 0;
+    const double filled = w_.actives < widths ? h_.actives * kFill * (1 + stores) : 0;
     const double stored = bands * band / p.rows_at_once * (heights * (kStoredRows + stores * kStore) + filled) +
                           (even ? 0 : bands * band * heights * kEnds);
     const double work = warps * kStep + loads * kLoad + computed + stored;

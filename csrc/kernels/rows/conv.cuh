@@ -10,8 +10,7 @@
 // the height a *step*:
 //   source rows -> shared memory, [slot][group, unit][column][16 bytes]; the next step's row comes during this one;
 //   for each phase of the height, a result row of each channel of the band:
-//     bias to shared memory, if phases of the width have no taps: once a strip, where all rows lie alike; each warp the
-//     rows that it stores;
+//     bias to shared memory, if phases of the width have no taps; each warp the rows that it stores;
 //     each warp: its columns, phase by phase; sums -> shared memory, interleaved as in the result;
 //     whole rows -> result, each as far from a multiple of 16 bytes in shared memory as in memory;
 //   phases of the height without taps are bias alone.
@@ -101,16 +100,16 @@ class ConvBlock {
   unsigned char* const memory;  // shared
   const int lane;
   int band, warp_w, band_group, band_m;  // this warp's
-  unsigned char* stage;  // shared: the rows of this warp's band
-  uint32_t source, weights;  // shared: what this lane reads of pixels and of weights
-  uint32_t staged[kChannelTiles][2];  // shared: where its sums go
+  unsigned char* stage;                  // shared: the rows of this warp's band
+  uint32_t source, weights;              // shared: what this lane reads of pixels and of weights
+  uint32_t staged[kChannelTiles][2];     // shared: where its sums go
   int channel_block = -1, group0 = 0, m0 = 0;  // of the block
-  int n = 0, first_q = 0;  // of the strip
-  int channels = 0;  // of the band
-  T* rows = nullptr;  // result: the strip's first column of row 0 of the band's first channel
+  int n = 0, first_q = 0;                      // of the strip
+  int channels = 0;                            // of the band
+  T* rows = nullptr;   // result: the strip's first column of row 0 of the band's first channel
   int row_bytes = 0;
-  uint32_t bias_word = 0;  // of channel `lane` of the band, as often as it fits
-  float bias[kChannelTiles][2];  // of those whose sums a lane has
+  uint32_t bias_word = 0;          // of channel `lane` of the band, as often as it fits
+  float bias[kChannelTiles][2];    // of those whose sums a lane has
   uint32_t low[kChannelTiles][2];  // of their rows' addresses
 
   // --- once a block: the lists of the phases ---
@@ -173,7 +172,6 @@ class ConvBlock {
     __syncthreads();  // nobody reads what is replaced
     if (block != channel_block) enter_channels(block);
     enter_strip();
-    if (p.idle[1] != 0 && lie_alike() && row_bytes > 0) fill_rows();
     int slot = 0;  // of the step's first row
     for (int row = 0; row < plan.shifts_h; ++row) bring_row(q + plan.origin_h + row, row, 0);
     __syncthreads();
@@ -269,7 +267,7 @@ class ConvBlock {
 
   struct Item {
     const T* from;  // of the image's first row
-    uint32_t to;  // shared, in the first slot
+    uint32_t to;    // shared, in the first slot
     int column, channels;  // none: 0
   };
   struct Quad {
@@ -361,22 +359,6 @@ class ConvBlock {
     }
   }
 
-  // Whether all rows of a channel are as far from a multiple of 16 bytes.
-  __device__ __forceinline__ bool lie_alike() const { return p.result_h * kSize % 16 == 0; }
-  // The staged rows that this warp stores with the bias, for phases of the width without taps.
-  __device__ __forceinline__ void fill_rows() const {
-    const int of_row = lane * plan.rows_at_once / 32, step = plan.rows_at_once * plan.warps_w;
-    for (int first = warp_w; first < channels; first += step) {
-      const int channel = first + of_row * plan.warps_w;
-      const uint32_t word = __shfl_sync(0xffffffffu, bias_word, min(channel, kBand - 1));
-      if (channel >= channels) continue;
-      const uint32_t to = shared_address(stage + channel * plan.stage_pitch);
-      for (int i = (lane - of_row * plan.row_lanes) * 16; i < row_bytes + 15; i += 16 * plan.row_lanes) {
-        store_shared_16(to + i, make_uint4(word, word, word, word));
-      }
-    }
-  }
-
   __device__ __forceinline__ void compute_row(int phase_h, int q, int slot) {
     const int h = q * p.axis[0].result_step() + phase_h;
     if (h >= p.axis[0].result_size) return;
@@ -388,9 +370,18 @@ class ConvBlock {
           [](uint32_t word, int) { return reinterpret_cast<const T&>(word); });
       return;
     }
-    if (p.idle[1] != 0 && !lie_alike()) {
+    if (p.idle[1] != 0) {
       __syncwarp();  // other lanes have read the ends of the row before
-      fill_rows();
+      const int of_row = lane * plan.rows_at_once / 32, step = plan.rows_at_once * plan.warps_w;
+      for (int first = warp_w; first < channels; first += step) {
+        const int channel = first + of_row * plan.warps_w;
+        const uint32_t word = __shfl_sync(0xffffffffu, bias_word, min(channel, kBand - 1));
+        if (channel >= channels) continue;
+        const uint32_t to = shared_address(stage + channel * plan.stage_pitch);
+        for (int i = (lane - of_row * plan.row_lanes) * 16; i < row_bytes + 15; i += 16 * plan.row_lanes) {
+          store_shared_16(to + i, make_uint4(word, word, word, word));
+        }
+      }
     }
     meet();
     const int widths = p.axis[1].phases();
