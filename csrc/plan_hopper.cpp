@@ -115,9 +115,9 @@ constexpr double kFoldedRagged = 2.9;
 // the result's rows; where it has whole rows, and so the rest of a sector, too.
 constexpr double kWholeSectorsRuns = 0.3, kWholeRowsRuns = 0.4;
 constexpr double kStoredFlat = 1.05;  // times the cycles of contiguous results in flat lines, by hand, of 99 timings
-// Of the first halos, beside which those of the other slots come. By hand, of h200_copied_plans.json and
-// h100_hopper_tiles.json; only seen where the result has one phase.
-constexpr double kFillTimes = 2, kFillHidden = 2e-6;
+// Of the first halos that TMA brings, beside which those of the other slots come: times as long, and cycles less. By
+// hand, of h200_copied_plans.json and h100_hopper_tiles.json; only seen where the result has one phase.
+constexpr double kFillTimes = 2, kFillHidden = 3400;
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
@@ -391,26 +391,24 @@ class Candidates {
     const double memory = moved_bytes(p) / device_.bandwidth;
     const double partial = partial_runs(p) * device_.partial_run_bytes / device_.bandwidth;
     // A launch's last item has nothing beside it that could hide its results.
-    const double start = p.source == HopperSource::kTransposed ? costs.transposed_start
-                         : p.source == HopperSource::kWarps    ? costs.warps_start
-                                                               : 0;
-    const double cycles = (rounds - slices) * std::max(work, load) + slices * (std::max(both + leave, load) + start);
-    const double compute = cycles / kClockHopper * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory +
-                           slices * fill_seconds(p, costs);
-    return 1e3 * std::max(compute, memory + partial) + costs.launch_ms +
-           (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
+    const double cycles = (rounds - slices) * std::max(work, load) +
+                          slices * (std::max(both + leave, load) + start_cycles(p, costs));
+    const double compute = cycles / kClockHopper;
+    return 1e3 * std::max(compute * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory, memory + partial) +
+           costs.launch_ms + (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
            (p.weights == HopperWeights::kPacked ? hopper_pack_ms(p.packed_bytes) : 0);
   }
 
  private:
-  // Until the first halos of all blocks are there, of which some hides behind the launch. Items that share a tile of
-  // pixels bring it once from memory; a source that has just been rewritten is in the L2 cache.
-  double fill_seconds(const HopperConvPlan& p, const Costs& costs) const {
+  // Of a launch, until the first halos of all blocks are there. By TMA some of it hides behind the launch; items that
+  // share a tile of pixels bring it once from memory, and a source that has just been rewritten is in the L2 cache.
+  double start_cycles(const HopperConvPlan& p, const Costs& costs) const {
+    if (p.source == HopperSource::kTransposed) return costs.transposed_start;
+    if (p.source == HopperSource::kWarps) return costs.warps_start;
     if (p.source != HopperSource::kTensor || p.phases_h * p.phases_w > 1) return 0;
-    const double from_cache = 1 / (costs.bytes * kClockHopper);  // of a byte
-    const double from_memory = p.repack ? 0 : ceil_div(p.blocks, p.m_tiles) / device_.bandwidth;
-    return std::max(0.0, kFillTimes * p.halo_bytes * std::max(from_cache, from_memory) - kFillHidden);
+    const double from_memory = p.repack ? 0 : ceil_div(p.blocks, p.m_tiles) * kClockHopper / device_.bandwidth;
+    return std::max(0.0, kFillTimes * p.halo_bytes * std::max(1 / costs.bytes, from_memory) - kFillHidden);
   }
   // From the L2 cache what it holds.
   static double unpack_ms(double bytes) {

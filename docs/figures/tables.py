@@ -276,10 +276,15 @@ def first_gradients() -> str:
     return table(head, lines)
 
 
+def forward_rows(modes: Iterable[str]) -> dict[tuple[str, str, str], Row]:
+    """Of forward, by mode, case and layout."""
+    return {(mode, row["case"], row["layout"]): row for mode in modes for row in direction_rows("forward", mode)}
+
+
 def memory_bound() -> str:
     """The cases of forward that memory bounds, beside what they must reach."""
     modes = ("tf32", "bf16")
-    found = {(mode, row["case"], row["layout"]): row for mode in modes for row in direction_rows("forward", mode)}
+    found = forward_rows(modes)
     head = ["case"]
     for mode in modes:
         head += [f"{MODES[mode]} aim ms", *(f"{layout}: ms, speedup" for layout in LAYOUTS)]
@@ -298,7 +303,7 @@ def memory_bound() -> str:
 def over_floor() -> str:
     """Of these cases the times over the floor, where one is above 1.5."""
     modes = ("tf32", "bf16")
-    found = {(mode, row["case"], row["layout"]): row for mode in modes for row in direction_rows("forward", mode)}
+    found = forward_rows(modes)
     head = ["over floor", *(f"{MODES[mode]} {layout}" for mode in modes for layout in LAYOUTS)]
     lines = []
     for case in MEMORY_BOUND_AIMS:
