@@ -122,9 +122,12 @@ struct DepthwisePacksPlan {
 // (kernels/depthwise/rows.cuh). The kernel and the stride are known at compile time. A thread has so many columns of
 // the input, and `stride` times as many of the output: 16 bytes of them; where channels are innermost some pixels of 4
 // bytes of channels, as many as registers hold.
+// What comes in rows: forward, grad_input, grad_weight.
+enum class DepthwiseRowsRead { kInput, kOutput, kBoth };
 constexpr int depthwise_rows_channels(int element, bool channels_inner) { return channels_inner ? 4 / element : 1; }
-constexpr int depthwise_rows_columns(int element, int stride, bool channels_inner, bool weight_gradient) {
-  return (!channels_inner ? 16 / element : weight_gradient ? 8 : 4 * element) / stride;
+// Of channels innermost grad_input has more in float32, so that fewer of the columns it reads are its neighbours'.
+constexpr int depthwise_rows_columns(int element, int stride, bool channels_inner, DepthwiseRowsRead read) {
+  return (!channels_inner ? 16 / element : read == DepthwiseRowsRead::kOutput ? 4 * element : 8) / stride;
 }
 // Blocks of a multiprocessor for which registers suffice.
 constexpr int depthwise_rows_blocks(bool channels_inner) { return channels_inner ? 2 : 4; }
@@ -133,6 +136,37 @@ constexpr int depthwise_rows_blocks(bool channels_inner) { return channels_inner
 constexpr int depthwise_rows_padding(int kernel, int stride) { return (kernel - stride + 1) / 2; }
 // Rows of the input that meet one of the output at most (forward: in so many steps a row of the output is complete).
 constexpr int depthwise_rows_history(int kernel, int stride) { return (kernel + stride - 1) / stride; }
+// Columns of the input beside a thread's own that its output meets.
+constexpr int depthwise_rows_input_left(int kernel, int stride) {
+  return (kernel - 1 - depthwise_rows_padding(kernel, stride)) / stride;
+}
+constexpr int depthwise_rows_input_right(int kernel, int stride) {
+  return (stride - 1 + depthwise_rows_padding(kernel, stride)) / stride;
+}
+// Columns of the output beside a thread's own that its input meets, on both sides.
+constexpr int depthwise_rows_output_beside(int kernel, int stride) { return kernel - stride; }
+
+// Rows come to shared memory by asynchronous copies, each warp's to a ring of its own: bytes of a step, how many steps
+// they come ahead of their use, and bytes of the ring. More on the way than so much made layers slower
+// (docs/performance_notes.md).
+constexpr int depthwise_rows_step_bytes(int element, int stride, int kernel, bool channels_inner,
+                                        DepthwiseRowsRead read) {
+  const bool input = read != DepthwiseRowsRead::kOutput, output = read != DepthwiseRowsRead::kInput;
+  const int columns = depthwise_rows_columns(element, stride, channels_inner, read);
+  const int beside_input = channels_inner && !output
+                               ? depthwise_rows_input_left(kernel, stride) + depthwise_rows_input_right(kernel, stride)
+                               : 0;
+  const int beside_output = channels_inner ? depthwise_rows_output_beside(kernel, stride) : 0;
+  const int taken = (input ? columns + beside_input : 0) + (output ? stride * (stride * columns + beside_output) : 0);
+  return 32 * taken * depthwise_rows_channels(element, channels_inner) * element;
+}
+constexpr int depthwise_rows_ahead(int step_bytes) {
+  constexpr int kOnTheWay = 2560;  // bytes of a warp
+  const int steps = kOnTheWay / step_bytes;
+  return steps < 1 ? 1 : steps > 4 ? 4 : steps;
+}
+constexpr int depthwise_rows_ring_bytes(int step_bytes) { return (depthwise_rows_ahead(step_bytes) + 1) * step_bytes; }
+
 // Calls use(stride, kernel) with each that has kernels, until it returns true.
 template <class Use>
 constexpr bool any_depthwise_rows(Use&& use) {
@@ -143,9 +177,11 @@ constexpr bool any_depthwise_rows(Use&& use) {
 }
 struct DepthwiseRowsPlan {
   bool weight_gradient = false;
+  DepthwiseRowsRead read = DepthwiseRowsRead::kInput;
   bool channels_inner = false;
   int stride = 1, kernel = 3;
-  // Threads beside each other, a power of two: along a line of the image or a part of it, or along the channels.
+  // Threads beside each other, a power of two: along a line of the image or a part of it, or along the channels, then
+  // of two warps at most.
   int lanes = 32;
   int line_runs = 1;  // threads' columns of a line
   // Parts of a line: of width innermost as many lanes as a warp has, of which the outermost are there for their

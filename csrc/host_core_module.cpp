@@ -908,7 +908,9 @@ PYBIND11_MODULE(_host_core, m) {
   m.def("quotient", [](int n, int64_t divisor) { return divide_by(divisor).quotient(n); });
   m.def("depthwise_rows", &depthwise_rows);
   m.def("depthwise_strip", &depthwise_strip);
-  m.def("depthwise_rows_columns", &depthwise_rows_columns);
+  m.def("depthwise_rows_columns", [](int element, const DepthwiseRowsPlan& plan) {
+    return depthwise_rows_columns(element, plan.stride, plan.channels_inner, plan.read);
+  });
   m.def("depthwise_rows_padding", &depthwise_rows_padding);
   m.def("depthwise_rows_history", &depthwise_rows_history);
   m.attr("DEPTHWISE_IMAGES") = kDepthwiseImages;

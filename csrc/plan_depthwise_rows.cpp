@@ -42,7 +42,7 @@ bool serves(const Problem& problem, bool channels_inner) {
     return more_padding % stride == 0 && problem.in_channels % channels == 0 && has_multiples(problem.x, 1, channels) &&
            has_multiples(problem.y, 1, channels);
   }
-  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, false);
+  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, DepthwiseRowsRead::kInput);
   return more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
          has_multiples(problem.x, 3, columns) && has_multiples(problem.y, 3, columns * stride);
 }
@@ -54,7 +54,9 @@ void set_columns(DepthwiseRowsPlan& p, const Problem& problem, int columns, int 
   p.line_runs = static_cast<int>(forward ? ceil_div(w.output, columns * p.stride) : ceil_div(w.input, columns));
   if (p.channels_inner) {
     const int64_t threads = problem.in_channels / channels;
-    p.lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_at_least(threads)));
+    // Two warps read twice as much of a pixel at once, which grad_weight's sums of lanes are not made for.
+    const int64_t warps = p.weight_gradient || threads % (2 * kWarp) != 0 ? 1 : 2;
+    p.lanes = static_cast<int>(std::min<int64_t>(warps * kWarp, power_of_two_at_least(threads)));
     p.parts = p.line_runs;
     p.channel_blocks = static_cast<int>(ceil_div(threads, p.lanes));
     p.shift = static_cast<int>((w.padding - depthwise_rows_padding(p.kernel, p.stride)) / p.stride);
@@ -98,6 +100,7 @@ double waves_of(const DepthwiseRowsPlan& p, const Device& device) {
 }  // namespace
 
 std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device) {
+  if (!device.has_mma) return std::nullopt;  // its asynchronous copies came with compute capability 8.0
   const bool forward = problem.direction == Direction::kForward;
   const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
   DepthwiseRowsPlan p;
@@ -105,11 +108,14 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   if (!serves(problem, p.channels_inner)) return std::nullopt;
   const Axis& h = problem.axis[0];
   p.weight_gradient = problem.direction == Direction::kGradWeight;
+  p.read = forward             ? DepthwiseRowsRead::kInput
+           : p.weight_gradient ? DepthwiseRowsRead::kBoth
+                               : DepthwiseRowsRead::kOutput;
   p.stride = static_cast<int>(h.stride);
   p.kernel = static_cast<int>(h.kernel);
   const int element = static_cast<int>(element_size(problem.dtype));
   const int channels = depthwise_rows_channels(element, p.channels_inner);
-  const int columns = depthwise_rows_columns(element, p.stride, p.channels_inner, p.weight_gradient);
+  const int columns = depthwise_rows_columns(element, p.stride, p.channels_inner, p.read);
   set_columns(p, problem, columns, channels);
 
   int64_t rows = h.input;
@@ -138,6 +144,9 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || plan.workspace_bytes > kWorkspaceLimit) {
     return std::nullopt;
   }
+  const int step_bytes = depthwise_rows_step_bytes(element, p.stride, p.kernel, p.channels_inner, p.read);
+  p.shared_bytes = p.threads / kWarp * depthwise_rows_ring_bytes(step_bytes);
+  if (p.shared_bytes > device.shared_bytes_per_block) return std::nullopt;
   p.by_parts = divide_by(p.parts);
   p.by_segments = divide_by(p.segments);
   p.by_channel_blocks = divide_by(p.channel_blocks);
@@ -153,7 +162,7 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype) {
   std::ostringstream text;
   const int columns = depthwise_rows_columns(static_cast<int>(element_size(dtype)), plan.stride, plan.channels_inner,
-                                             plan.weight_gradient);
+                                             plan.read);
   text << "down " << plan.segment_rows << " rows, " << columns << " columns a thread x " << plan.lanes
        << (plan.channels_inner ? " lanes of 4 bytes" : " lanes");
   return text.str();

@@ -118,6 +118,9 @@ constexpr double kStoredFlat = 1.05;  // times the cycles of contiguous results 
 // Of the first halos that TMA brings, beside which those of the other slots come: times as long, and cycles less. By
 // hand, of h200_copied_plans.json and h100_hopper_tiles.json; only seen where the result has one phase.
 constexpr double kFillTimes = 2, kFillHidden = 3400;
+// Times the cycles of merged groups whose weights stay, where results are contiguous: by hand, of 22 choices that
+// change for random grouped layers (docs/performance_notes.md).
+constexpr double kResidentMerged = 0.88;
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
@@ -393,7 +396,8 @@ class Candidates {
     // A launch's last item has nothing beside it that could hide its results.
     const double cycles = (rounds - slices) * std::max(work, load) +
                           slices * (std::max(both + leave, load) + start_cycles(p, costs));
-    const double compute = cycles / kClockHopper;
+    const bool merged = p.resident_weights && p.merge > 1 && !p.channels_adjacent;
+    const double compute = (merged ? kResidentMerged : 1) * cycles / kClockHopper;
     return 1e3 * std::max(compute * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory, memory + partial) +
            costs.launch_ms + (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
            (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
@@ -791,9 +795,10 @@ class Candidates {
                   (!p.in_turns || element_ == 4 || resides(all_stages, kept));
     p.item_groups = p.keep_halo ? p.phase_groups : waits ? p.phase_groups / p.phases_h : 1;
     const int64_t in_flight = p.keep_halo ? kept : p.in_turns ? 2 : 1;
-    const int64_t most_stages = p.keep_halo ? all_stages
-                                            : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
-                                                  p.planes_w * p.chunks * p.item_groups;
+    const int64_t most_stages = p.keep_halo || p.phase_groups == 1
+                                    ? all_stages
+                                    : static_cast<int64_t>(p.slots_h) * p.slots_w * p.tile.phases * p.planes_h *
+                                          p.planes_w * p.chunks * p.item_groups;
     p.resident_weights = resides(most_stages, in_flight);
     if (p.resident_weights) {
       p.weight_slots = static_cast<int>(most_stages);

@@ -676,8 +676,8 @@ def test_packs_of_the_depthwise_family(one: Case) -> None:
 
 
 # Every compiled kernel and stride, several segments, lines in parts (width innermost), lanes and threads without
-# columns, paddings of the height that the width has not, several blocks of channels and paddings that move them
-# (channels innermost).
+# columns, paddings of the height that the width has not, several blocks of channels and paddings that move them, packs
+# of channels of half a warp and of two (channels innermost).
 ROWS = [
     case("three", 2, 3, 19, 24, 3, 3, 1, (0, 1), g=3),
     case("three_in_parts", 1, 2, 6, 272, 2, 3, 1, (2, 1), g=2),
@@ -688,6 +688,8 @@ ROWS = [
     case("three_channels", 2, 70, 5, 11, 70, 3, 1, (1, 0), g=70),
     case("four_by_two_channels", 1, 6, 7, 5, 6, 4, 2, (2, 3), (0, 1), g=6),
     case("three_by_two_channels", 1, 4, 8, 9, 4, 3, 2, (1, 1), (0, 0), g=4),
+    case("three_of_channels_of_two_warps", 1, 128, 6, 9, 128, 3, 1, (1, 1), g=128),
+    case("four_by_two_of_packs_of_channels", 2, 24, 6, 5, 24, 4, 2, (1, 1), g=24),
 ]
 
 

@@ -521,10 +521,8 @@ def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> N
     assert one["k"] == (plan.kernel, plan.kernel)
     assert one["d"] == (1, 1)
     width = output_size(one)[1] if forward else one["w"]
-    columns = core.depthwise_rows_columns(size, stride, plan.channels_inner, plan.weight_gradient) * (
-        stride if forward else 1
-    )
-    assert plan.lanes in (1, 2, 4, 8, 16, 32)
+    columns = core.depthwise_rows_columns(size, plan) * (stride if forward else 1)
+    assert plan.lanes in (1, 2, 4, 8, 16, 32, *((64,) if plan.channels_inner and direction != "grad_weight" else ()))
     assert one["p"][1] == core.depthwise_rows_padding(kernel, stride) + plan.shift * stride
     if plan.channels_inner:
         _blocks_cover(plan.channel_blocks, plan.lanes * 4 // size, one["g"])
@@ -547,6 +545,9 @@ def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> N
     _blocks_cover(plan.unit_blocks, plan.threads, plan.units * plan.lanes)
     assert plan.blocks == plan.unit_blocks * plan.channel_blocks
     assert plan.splits == (plan.unit_blocks if direction == "grad_weight" else 1)
+    # All blocks for which registers suffice have their rings, and some are left for the L1.
+    blocks = (2 if plan.channels_inner else 4) * core.DEPTHWISE_THREADS // plan.threads
+    assert 0 < blocks * plan.shared_bytes <= 160 << 10
 
 
 def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:

@@ -1,5 +1,5 @@
-// The instructions of tensor cores from compute capability 8.0 on, with names: asynchronous copies, fragments of
-// operands, products. Earlier GPUs get empty kernels, and no plan.
+// The instructions of tensor cores from compute capability 8.0 on, with names: fragments of operands, products; and the
+// asynchronous copies that bring them. Earlier GPUs get empty kernels, and no plan.
 //
 // A product takes 32 bytes of the sum's dimension: 16 elements of 16 bits, or 8 of float32. In 32-bit words all element
 // types have one layout:
@@ -14,49 +14,10 @@
 
 #include <cstdint>
 
+#include "async_copy.cuh"
 #include "primitives.cuh"
 
 namespace deconv {
-
-// 16 bytes, of which the first `bytes` come from global memory and the others are zero.
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_4(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copy_4(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// The same without a branch, if wanted.
-__device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void* from, int bytes) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16, %3;\n}" ::"r"(
-                   static_cast<int>(wanted)),
-               "r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void* from) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;\n}" ::"r"(
-                   static_cast<int>(wanted)),
-               "r"(to), "l"(from)
-               : "memory");
-}
-__device__ __forceinline__ void copy_4_if(bool wanted, uint32_t to, const void* from, int bytes) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.ca.shared.global [%1], [%2], 4, %3;\n}" ::"r"(
-                   static_cast<int>(wanted)),
-               "r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending groups of this thread are on the way.
-template <int kPending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-__device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
   uint4 v;
