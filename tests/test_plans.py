@@ -785,6 +785,8 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
     assert plan.items == plan.tiles[0] * plan.tiles[1] * plan.tiles[2] * plan.columns
     assert 0 < plan.blocks <= min(plan.items * plan.split, multiprocessors)
     assert not plan.resident_weights or plan.items <= multiprocessors or plan.blocks % plan.columns == 0
+    if plan.resident_weights and plan.phase_groups == 1:  # a slot for each tap, of whichever plane
+        assert plan.weight_slots == one["k"][0] * (one["k"][1] + plan.fold - 1) * plan.chunks
     if plan.split > 1:
         assert plan.blocks == plan.items * plan.split
         assert plan.split <= plan.chunks * plan.planes
