@@ -118,8 +118,8 @@ constexpr double kStoredFlat = 1.05;  // times the cycles of contiguous results 
 // Of the first halos that TMA brings, beside which those of the other slots come: times as long, and cycles less. By
 // hand, of h200_copied_plans.json and h100_hopper_tiles.json; only seen where the result has one phase.
 constexpr double kFillTimes = 2, kFillHidden = 3400;
-// Times the cycles of merged groups whose weights stay, where results are contiguous: by hand, of 22 choices that
-// change for random grouped layers (docs/performance_notes.md).
+// Times the cycles of merged groups whose weights stay, where results are contiguous: by hand, of the choices that it
+// changes in h200_merged_plans.json.
 constexpr double kResidentMerged = 0.88;
 constexpr double kNearBytes = 12;
 constexpr double kSplitCycles = 1500;  // of blocks that add their sums

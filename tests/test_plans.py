@@ -2622,6 +2622,20 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
     assert isinstance(core.make_plan(problem_of(dense[0], direction), device).tile, FAMILIES["gather"])
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+def test_depthwise_rows_need_asynchronous_copies(layout: str, direction: str) -> None:
+    """Earlier GPUs than those of compute capability 8.0 have the family's other kernels."""
+    one = next(one for one in ZOO if one["name"] == "dw_k3s1_256")
+    problem = problem_of(one, direction, "float16", "contiguous" if layout == "nchw" else layout)
+    device = core.Device()
+    assert isinstance(core.make_plan(problem, device).tile, core.DepthwiseRowsPlan)
+    device.capability, device.has_wgmma, device.has_mma = 75, False, False
+    tile = core.make_plan(problem, device).tile
+    assert isinstance(tile, FAMILIES["depthwise"])
+    assert not isinstance(tile, core.DepthwiseRowsPlan)
+
+
 @pytest.mark.parametrize(
     ("name", "direction", "raw_row_bytes"), [("unet_up1", "grad_input", 64), ("kb2_42", "forward", 32)]
 )
@@ -2872,6 +2886,23 @@ NARROW_TIMINGS = ("h100_few_channels_plans", "h100_narrow_plans")
 
 def _timed(name: str) -> Any:
     return json.loads((Path(__file__).parent.parent / f"docs/figures/{name}.json").read_text())
+
+
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+def test_choices_of_merged_groups_are_near_the_quicker_one(layout: str) -> None:
+    """Random grouped layers, whose two plans were timed on an H200: with weights that stay, and without."""
+    timed = _timed("h200_merged_plans")
+    layers = {one["name"]: one for one in (*ZOO, *SWEEP, *timed["random_layers"])}
+    rows = [row for row in timed["rows"] if row["layout"] == layout]
+    assert len(rows) > 20
+    ratios = []
+    for row in rows:
+        known = dict((row["before"], row["after"]))
+        ms = known.get(_chosen(layers[row["case"]], row["mode"], layout, row["direction"]))
+        if ms is not None:
+            ratios.append(ms / min(known.values()))
+    assert len(ratios) > 0.9 * len(rows)
+    assert np.exp(np.mean(np.log(ratios))) < 1.03
 
 
 def test_chosen_plans_in_strict_float32_are_near_the_quickest_timed() -> None:

@@ -32,12 +32,6 @@ __device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void*
                "r"(to), "l"(from)
                : "memory");
 }
-__device__ __forceinline__ void copy_4_if(bool wanted, uint32_t to, const void* from, int bytes) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.ca.shared.global [%1], [%2], 4, %3;\n}" ::"r"(
-                   static_cast<int>(wanted)),
-               "r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending groups of this thread are on the way.
 template <int kPending>

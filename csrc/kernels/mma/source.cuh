@@ -147,7 +147,7 @@ class Source {
   __device__ __forceinline__ static void copy_words(bool wanted, uint32_t to, const char* from, int64_t step,
                                                     int exist) {
 #pragma unroll
-    for (int i = 0; i < kBand<T>; i += 4, from += step) copy_4_if(wanted, to + 4 * i, from, i < exist ? 4 : 0);
+    for (int i = 0; i < kBand<T>; i += 4, from += step) copy_if<4, true>(wanted, to + 4 * i, from, i < exist);
   }
 
   const ConvParams<T>& p;
