@@ -71,7 +71,7 @@ def _open_region(device: str, dtype: torch.dtype) -> _Region | None:
     torch._C._set_grad_enabled(True)
     try:
         # torch casts the first operand and caches that. Nothing is launched, or saved for a backward.
-        node = torch.addmm(*_nothing(device, dtype)).grad_fn
+        node: Any = torch.addmm(*_nothing(device, dtype)).grad_fn
     finally:
         torch._C._set_grad_enabled(recorded)
     cast = node.next_functions[0][0]

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from deconv_ext._arguments import Pair, integer, pair, replace_entry
 from deconv_ext._autocast import is_autocast, lowered_once
-from deconv_ext._ops import dispatch_forward, keys, kernels_serve
+from deconv_ext._ops import dispatch_forward, kernels_serve, keys
 
-aten_conv_transpose2d = torch.conv_transpose2d  # users replace the names that they know it by
+aten_conv_transpose2d: Any = torch.conv_transpose2d  # users replace the names that they know it by
 _overrideable = torch.ops.aten.convolution_overrideable.default
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 _EAGER_KEYS = (keys("BackendSelect") | keys("ADInplaceOrView")).raw_repr()
@@ -52,7 +52,10 @@ def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _borrow_node(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any, groups: int,
+    dilation: Any,
+) -> Any:  # fmt: skip
     """The forward recorded by ATen's own node, which csrc/autograd.cpp stands behind: no Python in the backward."""
     args = (stride, padding, dilation, True, output_padding, groups)
     if input.dim() == 3:
@@ -104,9 +107,7 @@ def call(
             return _plain_call(input, weight, bias, s, p, op, groups, d)
         with _named("deconv::conv_transpose2d", (input, weight, bias)):
             return _plain_call(input, weight, bias, s, p, op, groups, d)
-    return dispatch_forward(
-        input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation
-    )
+    return dispatch_forward(input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation)
 
 
 replace_entry(torch.ops.deconv.conv_transpose2d, call)

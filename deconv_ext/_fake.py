@@ -58,8 +58,8 @@ def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1,
 def _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, wanted):
     mask = [wanted == 0, wanted == 1, False]
     tensors = [t.unsqueeze(0) if t.dim() == 3 else t for t in (grad_output, input, weight)]
-    args = (axes("stride", stride), axes("padding", padding), axes("dilation", dilation))
-    args = (*args, True, axes("output_padding", output_padding), groups, mask)
+    pairs = (axes("stride", stride), axes("padding", padding), axes("dilation", dilation))
+    args = (*pairs, True, axes("output_padding", output_padding), groups, mask)
     return torch.ops.aten.convolution_backward(*tensors, None, *args)[wanted]
 
 

@@ -58,9 +58,7 @@ def conv_transpose2d(
     """
     if torch.compiler.is_compiling():
         s, p, op, d = pair(stride), pair(padding), pair(output_padding), pair(dilation)
-        return _operator(
-            input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation
-        )
+        return _operator(input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation)
     if _has_torch_function(input, weight, bias) and asks_subclass(input, weight, bias):
         with override():
             return aten_conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)

@@ -151,6 +151,16 @@ def test_several_calls_in_a_region(name: str, calls: int, device: str) -> None:
         torch.testing.assert_close(one, other, rtol=3e-2, atol=3e-2)
 
 
+def test_four_calls_cast_their_weights_once(device: str) -> None:
+    """Weight, bias, and an empty tensor that tells the region."""
+    x, w, b = _parameters(device)
+    x = x.to(torch.bfloat16)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, _region(device):
+        for _ in range(4):
+            deconv_ext.conv_transpose2d(x, w, b)
+    assert sum(event.name == "aten::_to_copy" for event in profile.events()) <= 3
+
+
 def test_an_optimizer_step_between_two_regions_and_within_one(device: str) -> None:
     x, w, b = _parameters(device)
     with torch.no_grad(), _region(device):
