@@ -29,7 +29,7 @@ def integer(value: Any) -> Any:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether `value` is what the dispatcher takes as a ``SymInt``."""
+    """True if the dispatcher takes `value` as a ``SymInt``."""
     kind = type(value)
     return kind is int or kind is torch.SymInt
 
@@ -39,8 +39,8 @@ def pair(value: Any) -> tuple[Any, Any] | None:
     kind = type(value)
     if kind is int:
         return value, value
-    if kind is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int:
-        return value
+    if (kind is tuple or kind is list) and len(value) == 2 and type(value[0]) is int and type(value[1]) is int:
+        return value[0], value[1]
     both = [integer(one) for one in value] if isinstance(value, Sequence) else [integer(value)]
     if len(both) not in (1, 2) or not is_integer(both[0]) or not is_integer(both[-1]):
         return None
@@ -48,10 +48,11 @@ def pair(value: Any) -> tuple[Any, Any] | None:
 
 
 def accept_integers(packet: Any) -> None:
-    """Lets ``packet``, an operator of ``torch.ops``, and its only overload take what `pair` and `integer` do."""
-    overload = packet.default
-    call, names = overload._op, [argument.name for argument in overload._schema.arguments]
-    pairs = {argument.name for argument in overload._schema.arguments if argument.N == 2}
+    """Lets `packet`, an operator of ``torch.ops``, and its only overload take what `pair` and `integer` do."""
+    call, arguments = packet.default._op, packet.default._schema.arguments
+    names = [argument.name for argument in arguments]
+    pairs = {argument.name for argument in arguments if argument.N == 2}
+    positions = [names.index(name) for name in names if name in pairs]
 
     def accepted(name: str, value: Any) -> Any:
         if name in pairs:
@@ -59,10 +60,16 @@ def accept_integers(packet: Any) -> None:
         return integer(value) if name == "groups" else value
 
     def entry(*args: Any, **kwargs: Any) -> Any:
+        given = len(args)
+        if not kwargs and all(type(args[at]) in _LISTS for at in positions if at < given):  # as compiled code calls
+            return call(*args)
         named = {name: accepted(name, value) for name, value in kwargs.items()}
         return call(*map(accepted, names, args), *args[len(names) :], **named)
 
     replace_entry(packet, entry)
+
+
+_LISTS = (list, tuple, torch.Size)
 
 
 def replace_entry(packet: Any, entry: Callable[..., Any]) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deconv_ext._ops import forward, implementations, keys
+from deconv_ext._ops import dispatch_forward, implementations, keys
 
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
 
 def is_autocast(device: str) -> bool:
-    """Whether a region of autocast is open for this type of device, of those that the operators cast on."""
+    """True inside autocast for this type of device, if the operators cast on it."""
     return device in _AUTOCAST_KEYS and torch.is_autocast_enabled(device)
 
 
@@ -89,9 +89,9 @@ def _nothing(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lowered_once(device: str, input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Any, Any, Any]:
-    """`lowered`, for eager calls that nothing watches: parameters that train are cast once a region, as torch does it.
+    """`lowered`, for eager calls that nothing watches: casts parameters that train once a region, as torch does.
 
-    Each time while a CUDA graph is captured, for its replays cast what the parameters are then.
+    Casts each time while a CUDA graph is captured, so that its replays read the parameters anew.
     """
     dtype = torch.get_autocast_dtype(device)
     if input.dtype is not dtype:
@@ -132,7 +132,7 @@ _below_autocast = {
 def _autocast_forward(device: str) -> Any:
     def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *conv_args: Any) -> Tensor:
         with _below_autocast[device]():
-            return forward(*lowered(device, (input, weight, bias)), *conv_args)
+            return dispatch_forward(*lowered(device, (input, weight, bias)), *conv_args)
 
     return kernel
 

@@ -30,7 +30,7 @@ _BELOW = functools.reduce(
 
 
 def needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) -> bool:
-    """Whether a call on these operands is recorded or carries tangents."""
+    """True if a call on these operands is recorded or carries tangents."""
     if _forward_ad._current_level >= 0:
         return True
     recorded = first.requires_grad or second.requires_grad or (third is not None and third.requires_grad)
@@ -38,7 +38,7 @@ def needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) -
 
 
 def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing below torch functions watches an eager call, and it may be recorded.
+    """True if nothing below torch functions watches an eager call, and it may be recorded.
 
     Plain tensors, no forward-mode AD, and no dispatch mode, transform or trace: each of these includes a dispatch key
     of its own in every call, and inference mode takes one out.

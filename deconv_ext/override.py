@@ -11,14 +11,14 @@ OURS: dict[Callable[..., Any], Callable[..., Tensor]] = {}  # what replaces whic
 
 
 def _has_own_handler(kind: type) -> bool:
-    """Whether tensors of this type answer for torch's functions themselves: their ``__torch_function__`` is theirs."""
+    """True if tensors of this type answer for torch's functions: ``__torch_function__`` is neither inherited nor off."""
     handler = getattr(kind, "__torch_function__", None)
     inherited = getattr(handler, "__func__", None) is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
     return issubclass(kind, Tensor) and not inherited and handler is not torch._C._disabled_torch_function_impl
 
 
 def asks_subclass(*operands: Any) -> bool:
-    """Whether torch would ask one of the operands to answer for a function of tensors."""
+    """True if torch would ask one of the operands to answer for a function of tensors."""
     return torch._C._is_torch_function_enabled() and any(_has_own_handler(type(operand)) for operand in operands)
 
 
