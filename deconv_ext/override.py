@@ -11,7 +11,7 @@ OURS: dict[Callable[..., Any], Callable[..., Tensor]] = {}  # what replaces whic
 
 
 def _has_own_handler(kind: type) -> bool:
-    """True if tensors of this type answer for torch's functions: ``__torch_function__`` is neither inherited nor off."""
+    """True if tensors of this type answer for torch's functions by a handler that is neither inherited nor disabled."""
     handler = getattr(kind, "__torch_function__", None)
     inherited = getattr(handler, "__func__", None) is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
     return issubclass(kind, Tensor) and not inherited and handler is not torch._C._disabled_torch_function_impl
