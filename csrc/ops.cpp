@@ -36,6 +36,12 @@ Problem describe_grad_weight_call(const Tensor& input, const Tensor& grad_output
   return describe_grad_weight(dtype_of(input), describe(input), describe(grad_output), kernel_size, args);
 }
 
+// The result where the weight has no output channels: empty, or a gradient with nothing to add up.
+Tensor zeros(const Problem& problem, const Tensor& like) {
+  Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), like);
+  return torch::stable::zero_(result);
+}
+
 }  // namespace
 
 Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
@@ -43,6 +49,7 @@ Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes st
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
   const Problem problem = describe_forward_call(input, weight, bias, args);
   if (!kernels_serve(problem.dtype, input)) return aten_forward(problem, input, weight, bias, args);
+  if (problem.out_channels == 0) return zeros(problem, input);
   const Tensor contiguous_bias = bias ? torch::stable::contiguous(*bias) : Tensor();
   return run(problem, input,
              {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
@@ -52,11 +59,13 @@ namespace {
 
 Tensor run_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args) {
   if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
+  if (problem.out_channels == 0) return zeros(problem, grad_output);
   return run(problem, grad_output, {nullptr, weight.data_ptr(), grad_output.data_ptr(), nullptr});
 }
 
 Tensor run_grad_weight(const Problem& problem, const Tensor& input, const Tensor& grad_output, const ConvArgs& args) {
   if (!kernels_serve(problem.dtype, input)) return aten_grad_weight(problem, input, grad_output, args);
+  if (problem.out_channels == 0) return zeros(problem, input);
   return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
 }
 
@@ -107,13 +116,16 @@ std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias
 }  // namespace
 }  // namespace deconv
 
-#define DECONV_CONV_ARGS "int[2] stride=1, int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1"
+// Symbolic where aten::conv_transpose2d is. torch.ops takes a plain integer for `int[2]` only, so deconv_ext/_ops.py
+// makes pairs of those for `SymInt[2]`.
+#define DECONV_CONV_ARGS \
+  "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1"
 
 STABLE_TORCH_LIBRARY(deconv, library) {
   library.def("conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, " DECONV_CONV_ARGS ") -> Tensor");
   library.def("conv_transpose2d_grad_input(Tensor grad_output, Tensor weight, SymInt[2] input_size, " DECONV_CONV_ARGS
               ") -> Tensor");
-  library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, int[2] kernel_size, " DECONV_CONV_ARGS
+  library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, SymInt[2] kernel_size, " DECONV_CONV_ARGS
               ") -> Tensor");
   library.def("conv_transpose2d_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
               ") -> (Tensor grad_input, Tensor grad_weight)");
