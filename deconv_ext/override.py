@@ -7,6 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from deconv_ext.functional import conv_transpose2d
+from deconv_ext.functional1d import conv_transpose1d
 
 
 class override(TorchFunctionMode):
@@ -27,4 +28,6 @@ class override(TorchFunctionMode):
     ) -> Any:
         if func is torch.nn.functional.conv_transpose2d:
             return conv_transpose2d(*args, **(kwargs or {}))
+        if func is torch.nn.functional.conv_transpose1d:
+            return conv_transpose1d(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

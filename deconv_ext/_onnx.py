@@ -1,0 +1,31 @@
+"""Registers a decomposition: torch.onnx.export(..., dynamo=True) gets ONNX's own ConvTranspose."""
+
+import torch
+from torch import Tensor
+from torch._decomp import meta_table, register_decomposition
+from torch._library.simple_registry import singleton
+
+from deconv_ext import _fake  # noqa: F401 - registers the fake kernel first
+from deconv_ext._ops import Pair, forward, pair
+
+
+# The exporter decomposes what it cannot translate. Fake tensors of symbolic sizes would too, where no fake kernel stands
+# in the table of meta functions.
+meta_table[forward] = singleton.find("deconv::conv_transpose2d").fake_impl.kernel
+
+
+@register_decomposition(forward)
+def _(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    output_padding: Pair = (0, 0),
+    groups: int = 1,
+    dilation: Pair = (1, 1),
+) -> Tensor:
+    batched = input.unsqueeze(0) if input.dim() == 3 else input
+    args = (pair(stride), pair(padding), pair(dilation), True, pair(output_padding), groups)
+    result = torch.ops.aten.convolution.default(batched, weight, bias, *args)
+    return result.squeeze(0) if input.dim() == 3 else result
