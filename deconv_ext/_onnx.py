@@ -8,9 +8,7 @@ from torch._library.simple_registry import singleton
 from deconv_ext import _fake  # noqa: F401 - registers the fake kernel first
 from deconv_ext._ops import Pair, forward, pair
 
-
-# The exporter decomposes what it cannot translate. Fake tensors of symbolic sizes would too, where no fake kernel stands
-# in the table of meta functions.
+# Fake tensors with symbolic sizes prefer a decomposition to a fake kernel, but not to an entry of this table.
 meta_table[forward] = singleton.find("deconv::conv_transpose2d").fake_impl.kernel
 
 

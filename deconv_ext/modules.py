@@ -43,13 +43,23 @@ class ConvTranspose2d(_Traceable, nn.ConvTranspose2d):
             ValueError: `output_size` cannot be reached.
             RuntimeError: as :func:`deconv_ext.conv_transpose2d`.
         """
-        stride, padding, dilation = self.stride, self.padding, self.dilation
-        output_padding = self._output_padding(input, output_size, stride, padding, self.kernel_size, 2, dilation)  # type: ignore[arg-type]
-        if torch.jit.is_scripting():
+        assert isinstance(self.padding, tuple)  # told to type checkers and TorchScript
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.kernel_size,  # type: ignore[arg-type]
+            2,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return torch.ops.deconv.conv_transpose2d(
-                input, self.weight, self.bias, stride, padding, output_padding, self.groups, dilation
+                input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
             )
-        return conv_transpose2d(input, self.weight, self.bias, stride, padding, output_padding, self.groups, dilation)
+        return conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
+        )
 
 
 class ConvTranspose1d(_Traceable, nn.ConvTranspose1d):
@@ -67,29 +77,39 @@ class ConvTranspose1d(_Traceable, nn.ConvTranspose1d):
             ValueError: `output_size` cannot be reached.
             RuntimeError: as :func:`deconv_ext.conv_transpose1d`.
         """
-        stride, padding, dilation = self.stride, self.padding, self.dilation
-        output_padding = self._output_padding(input, output_size, stride, padding, self.kernel_size, 1, dilation)  # type: ignore[arg-type]
-        if torch.jit.is_scripting():
+        assert isinstance(self.padding, tuple)  # told to type checkers and TorchScript
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.kernel_size,  # type: ignore[arg-type]
+            1,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return torch.ops.deconv.conv_transpose2d(
                 input.unsqueeze(-2),
                 self.weight.unsqueeze(-2),
                 self.bias,
-                [1, stride[0]],
-                [0, padding[0]],
+                [1, self.stride[0]],
+                [0, self.padding[0]],
                 [0, output_padding[0]],
                 self.groups,
-                [1, dilation[0]],
+                [1, self.dilation[0]],
             ).squeeze(-2)
-        return conv_transpose1d(input, self.weight, self.bias, stride, padding, output_padding, self.groups, dilation)
+        return conv_transpose1d(
+            input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
+        )
 
 
-class LazyConvTranspose2d(nn.LazyConvTranspose2d, ConvTranspose2d):
+class LazyConvTranspose2d(nn.LazyConvTranspose2d, ConvTranspose2d):  # type: ignore[misc]
     """:class:`torch.nn.LazyConvTranspose2d` that becomes :class:`ConvTranspose2d` at its first call."""
 
     cls_to_become = ConvTranspose2d
 
 
-class LazyConvTranspose1d(nn.LazyConvTranspose1d, ConvTranspose1d):
+class LazyConvTranspose1d(nn.LazyConvTranspose1d, ConvTranspose1d):  # type: ignore[misc]
     """:class:`torch.nn.LazyConvTranspose1d` that becomes :class:`ConvTranspose1d` at its first call."""
 
     cls_to_become = ConvTranspose1d
