@@ -107,13 +107,16 @@ std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias
 }  // namespace
 }  // namespace deconv
 
-#define DECONV_CONV_ARGS "int[2] stride=1, int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1"
+// Symbolic where aten::conv_transpose2d is. torch.ops takes a plain integer for `int[2]` only, so deconv_ext/_ops.py
+// makes pairs of those for `SymInt[2]`.
+#define DECONV_CONV_ARGS \
+  "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1"
 
 STABLE_TORCH_LIBRARY(deconv, library) {
   library.def("conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, " DECONV_CONV_ARGS ") -> Tensor");
   library.def("conv_transpose2d_grad_input(Tensor grad_output, Tensor weight, SymInt[2] input_size, " DECONV_CONV_ARGS
               ") -> Tensor");
-  library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, int[2] kernel_size, " DECONV_CONV_ARGS
+  library.def("conv_transpose2d_grad_weight(Tensor input, Tensor grad_output, SymInt[2] kernel_size, " DECONV_CONV_ARGS
               ") -> Tensor");
   library.def("conv_transpose2d_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
               ") -> (Tensor grad_input, Tensor grad_weight)");

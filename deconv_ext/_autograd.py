@@ -1,11 +1,11 @@
-"""Autograd, forward-mode AD and autocast.
+"""Autograd and forward-mode AD.
 
 The three operators are the three partial maps of one trilinear form, so each one's derivatives are the other two:
 
     forward(input, weight)            grad_input(grad_output, weight)       grad_weight(input, grad_output)
 
 That closes them under differentiation: double backward and every higher order need no further kernel. Eager training
-on plain tensors borrows ATen's nodes (`_plain_forward`); everything else goes through the Functions below.
+on plain tensors borrows ATen's nodes (`_eager.py`); everything else goes through the Functions below.
 """
 
 import functools
@@ -14,22 +14,18 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as _forward_ad
-import torch.autograd.profiler as _profiler
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
+from deconv_ext._eager import aten_conv_transpose2d, is_plain, needs_autograd, plain_forward
 from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
 from deconv_ext._ops import grad_input as _grad_input
 from deconv_ext._ops import grad_weight as _grad_weight
-from deconv_ext._ops import implementations, kernels_serve
+from deconv_ext._ops import implementations
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
-
-
-def _keys(name: str) -> Any:
-    return torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
 
 
 def _record_below(op: Any, *args: Any) -> Tensor:
@@ -180,59 +176,7 @@ def _apply(function: type[_SingleLevelFunction]) -> Callable[..., Tensor]:
     return apply
 
 
-def _needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) -> bool:
-    if _forward_ad._current_level >= 0:
-        return True
-    recorded = first.requires_grad or second.requires_grad or (third is not None and third.requires_grad)
-    return recorded and torch.is_grad_enabled()
-
-
 _apply_forward, _apply_grad_input, _apply_grad_weight = map(_apply, (_Forward, _GradInput, _GradWeight))
-
-
-def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing below torch functions watches an eager call, and it may be recorded.
-
-    Plain tensors, no forward-mode AD, and no dispatch mode, transform or trace: each of these includes a dispatch key
-    of its own in every call, and inference mode takes one out.
-    """
-    return (
-        type(input) in _PLAIN_TYPES
-        and type(weight) in _PLAIN_TYPES
-        and (bias is None or type(bias) in _PLAIN_TYPES)
-        and _included_keys().raw_repr() == _EAGER_KEYS
-        and _forward_ad._current_level < 0
-    )
-
-
-_included_keys = torch._C._dispatch_tls_local_include_set
-_EAGER_KEYS = (_keys("BackendSelect") | _keys("ADInplaceOrView")).raw_repr()
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-
-
-def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, dilation):
-    """The forward recorded by ATen's own node, which csrc/autograd.cpp stands behind: no Python in the backward."""
-    args = (stride, padding, dilation, True, output_padding, groups)
-    if input.dim() == 3:
-        return _overrideable(input.unsqueeze(0), weight, bias, *args).squeeze(0)
-    return _overrideable(input, weight, bias, *args)
-
-
-_overrideable = torch.ops.aten.convolution_overrideable.default
-
-
-def _plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
-    args = (input, weight, bias, *conv_args)
-    try:
-        if not kernels_serve(input):
-            return torch.nn.functional.conv_transpose2d(*args)
-        if _needs_autograd(input, weight, bias):
-            return _borrow_node(*args)
-        with _below_autograd():
-            return _forward(*args)
-    except Exception:
-        torch.ops.deconv.explain(*args)  # raises the operator's own text if an argument is to blame
-        raise
 
 
 def _recorded_forward(
@@ -240,10 +184,10 @@ def _recorded_forward(
 ):
     args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
     if is_plain(input, weight, bias):
-        return _plain_forward(*args)
+        return plain_forward(*args)
     if input.is_complex():  # takes several real nodes of ATen's
-        return torch.nn.functional.conv_transpose2d(*args)
-    if _needs_autograd(input, weight, bias):
+        return aten_conv_transpose2d(*args)
+    if needs_autograd(input, weight, bias):
         return _apply_forward(*args)
     with _below_autograd():
         return _forward(*args)
@@ -251,7 +195,7 @@ def _recorded_forward(
 
 def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def kernel(first, second, extent, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)):
-        if _needs_autograd(first, second):
+        if needs_autograd(first, second):
             return apply(first, second, extent, stride, padding, output_padding, groups, dilation)
         with _below_autograd():
             return op(first, second, extent, stride, padding, output_padding, groups, dilation)
@@ -260,7 +204,7 @@ def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., T
 
 
 def _recorded_backward(grad_output, input, weight, *conv_args):
-    if not _needs_autograd(grad_output, input, weight):
+    if not needs_autograd(grad_output, input, weight):
         with _below_autograd():
             return _both_gradients(grad_output, input, weight, *conv_args)
     by_input = _grad_input(grad_output, weight, input.shape[-2:], *conv_args)
@@ -275,63 +219,3 @@ implementations.impl("_is_plain", torch.library.fallthrough_kernel, "Autograd")
 implementations.impl("conv_transpose2d_grad_input", _recorded_gradient(_grad_input, _apply_grad_input), "Autograd")
 implementations.impl("conv_transpose2d_grad_weight", _recorded_gradient(_grad_weight, _apply_grad_weight), "Autograd")
 implementations.impl("conv_transpose2d_backward", _recorded_backward, "Autograd")
-
-
-def _lowered(device: str, operands: tuple[Tensor | None, ...]) -> list[Any]:
-    """The operands as autocast wants them: those in single or half precision on the device in the lower one."""
-    dtype = torch.get_autocast_dtype(device)
-
-    def lower(tensor: Tensor) -> Tensor:
-        casts = tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == device
-        return tensor.to(dtype) if casts else tensor
-
-    return [tensor if tensor is None else lower(tensor) for tensor in operands]
-
-
-_AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
-_below_autocast = {
-    device: functools.partial(torch._C._ExcludeDispatchKeyGuard, _keys(key)) for device, key in _AUTOCAST_KEYS.items()
-}
-
-
-def _autocast_forward(device: str) -> Callable[..., Tensor]:
-    def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *conv_args: Any) -> Tensor:
-        with _below_autocast[device]():
-            return _forward(*_lowered(device, (input, weight, bias)), *conv_args)
-
-    return kernel
-
-
-for _device, _key in _AUTOCAST_KEYS.items():
-    implementations.impl("conv_transpose2d", _autocast_forward(_device), _key)
-
-
-def plain_pair(value: Any) -> tuple[int, int] | None:
-    """An integer, or a pair of them, as a pair; None for anything else, which the operator judges."""
-    kind = type(value)
-    if kind is int:
-        return value, value
-    is_pair = kind is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int
-    return value if is_pair else None
-
-
-def forward_of_plain(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
-    """The operator, where `is_plain` says so: what the kernels above come to, without the dispatcher's ways to Python.
-
-    Each of those costs the host some microseconds, and a call under autocast takes two. Profilers see the same.
-    """
-    if not _profiler._is_profiler_enabled:
-        return _lowered_plain_forward(input, weight, bias, *conv_args)
-    with _named("deconv::conv_transpose2d", (input, weight, bias)):
-        return _lowered_plain_forward(input, weight, bias, *conv_args)
-
-
-def _lowered_plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
-    device = input.device.type
-    if device not in _below_autocast or not torch.is_autocast_enabled(device):
-        return _plain_forward(input, weight, bias, *conv_args)
-    with _below_autocast[device]():
-        return _plain_forward(*_lowered(device, (input, weight, bias)), *conv_args)
-
-
-_named = torch._C._profiler._RecordFunctionFast

@@ -7,7 +7,23 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import register_flop_formula
 
-from deconv_ext._ops import Pair, backward, forward, grad_input, grad_weight, kernels_serve, output_size, pair
+from deconv_ext._arguments import Pair, pair
+from deconv_ext._eager import aten_conv_transpose2d
+from deconv_ext._ops import backward, forward, grad_input, grad_weight, kernels_serve, output_size
+
+
+def axes(name: str, value: Pair) -> tuple[Any, Any]:
+    """An argument for height and width.
+
+    Raises:
+        ValueError: it is neither an integer nor a sequence of one or two.
+    """
+    both = pair(value)
+    if both is None:
+        raise ValueError(
+            f"conv_transpose2d: {name} must be one integer or a list of 1 or 2, (height, width), but got {value}"
+        )
+    return both
 
 
 def empty_like_torch(
@@ -16,8 +32,10 @@ def empty_like_torch(
     """An empty result with the strides that torch's CUDA operator gives: `choose_layout` of csrc/problem.cpp."""
     first = operands[0]
     formats = [suggest_memory_format(t.unsqueeze(0) if t.dim() == 3 else t) for t in operands]
-    cudnn_refuses = any(op >= s for op, s in zip(pair(output_padding), pair(stride), strict=True))
-    channels_last = torch.channels_last in formats and first.dtype != torch.float64 and not cudnn_refuses
+    channels_last = torch.channels_last in formats and first.dtype != torch.float64
+    if channels_last:  # only here: a comparison of symbolic sizes limits what is traced to its outcome
+        pairs = zip(axes("output_padding", output_padding), axes("stride", stride), strict=True)
+        channels_last = not any(op >= s for op, s in pairs)  # where cuDNN refuses
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     result = torch.empty(size, dtype=first.dtype, device=first.device, memory_format=memory_format)
     return result.squeeze(0) if unbatched else result
@@ -25,9 +43,10 @@ def empty_like_torch(
 
 @torch.library.register_fake("deconv::conv_transpose2d")
 def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    args = [pair(value) for value in (stride, padding, output_padding, dilation)]
+    given = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    args = [axes(name, value) for name, value in given.items()]
     if not kernels_serve(input):
-        return torch.nn.functional.conv_transpose2d(input, weight, bias, args[0], args[1], args[2], groups, args[3])
+        return aten_conv_transpose2d(input, weight, bias, *args[:3], groups, args[3])
     unbatched = input.dim() == 3
     extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in args)) for a in (0, 1)]
     batch = 1 if unbatched else input.shape[0]
@@ -39,14 +58,15 @@ def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1,
 def _aten_backward(grad_output, input, weight, stride, padding, output_padding, groups, dilation, wanted):
     mask = [wanted == 0, wanted == 1, False]
     tensors = [t.unsqueeze(0) if t.dim() == 3 else t for t in (grad_output, input, weight)]
-    args = (pair(stride), pair(padding), pair(dilation), True, pair(output_padding), groups, mask)
+    args = (axes("stride", stride), axes("padding", padding), axes("dilation", dilation))
+    args = (*args, True, axes("output_padding", output_padding), groups, mask)
     return torch.ops.aten.convolution_backward(*tensors, None, *args)[wanted]
 
 
 @torch.library.register_fake("deconv::conv_transpose2d_grad_input")
 def _(grad_output, weight, input_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     unbatched = grad_output.dim() == 3
-    size = [1 if unbatched else grad_output.shape[0], weight.shape[0], *pair(input_size)]
+    size = [1 if unbatched else grad_output.shape[0], weight.shape[0], *axes("input_size", input_size)]
     input = empty_like_torch(size, (grad_output, weight), unbatched, stride, output_padding)
     if kernels_serve(grad_output):
         return input
@@ -56,7 +76,7 @@ def _(grad_output, weight, input_size, stride=1, padding=0, output_padding=0, gr
 
 @torch.library.register_fake("deconv::conv_transpose2d_grad_weight")
 def _(input, grad_output, kernel_size, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    size = [input.shape[-3], grad_output.shape[-3] // groups, *pair(kernel_size)]
+    size = [input.shape[-3], grad_output.shape[-3] // groups, *axes("kernel_size", kernel_size)]
     weight = empty_like_torch(size, (input, grad_output), False, stride, output_padding)
     if kernels_serve(input):
         return weight

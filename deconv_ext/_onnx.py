@@ -5,8 +5,9 @@ from torch import Tensor
 from torch._decomp import meta_table, register_decomposition
 from torch._library.simple_registry import singleton
 
-from deconv_ext import _fake  # noqa: F401 - registers the fake kernel first
-from deconv_ext._ops import Pair, forward, pair
+from deconv_ext._arguments import Pair
+from deconv_ext._fake import axes
+from deconv_ext._ops import forward
 
 # Fake tensors with symbolic sizes prefer a decomposition to a fake kernel, but not to an entry of this table.
 meta_table[forward] = singleton.find("deconv::conv_transpose2d").fake_impl.kernel
@@ -24,6 +25,11 @@ def _(
     dilation: Pair = (1, 1),
 ) -> Tensor:
     batched = input.unsqueeze(0) if input.dim() == 3 else input
-    args = (pair(stride), pair(padding), pair(dilation), True, pair(output_padding), groups)
+    args = (
+        *(axes("stride", stride), axes("padding", padding), axes("dilation", dilation)),
+        True,
+        axes("output_padding", output_padding),
+        groups,
+    )
     result = torch.ops.aten.convolution.default(batched, weight, bias, *args)
     return result.squeeze(0) if input.dim() == 3 else result

@@ -3,19 +3,19 @@
 import functools
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from deconv_ext._arguments import accept_integers
+
 _LIBRARY = Path(__file__).parent / "_C.abi3.so"
 if not _LIBRARY.exists():
     raise ImportError(f"deconv_ext: {_LIBRARY.name} is not built; run `pip install .` in the source folder")
 torch.ops.load_library(_LIBRARY)
 
-Pair = int | Sequence[int]
 KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 forward = torch.ops.deconv.conv_transpose2d.default
@@ -23,14 +23,16 @@ grad_input = torch.ops.deconv.conv_transpose2d_grad_input.default
 grad_weight = torch.ops.deconv.conv_transpose2d_grad_weight.default
 backward = torch.ops.deconv.conv_transpose2d_backward.default
 
+dispatch_forward = forward._op  # without Python between, for arguments as the schema has them
+for _operator in (grad_input, grad_weight, backward):
+    accept_integers(_operator._overloadpacket)
+
 implementations = torch.library.Library("deconv", "IMPL")  # keeps the registrations made from Python alive
 
 
-def pair(value: Pair) -> tuple[int, int]:
-    """`value` for height and width: an integer or a list of one or two."""
-    if isinstance(value, Sequence):
-        return value[0], value[-1]
-    return value, value
+def keys(name: str) -> Any:
+    """The dispatch key of this name as a set."""
+    return torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def has_kernels(device_index: int) -> bool:
 
 def kernels_serve(operand: Tensor) -> bool:
     """Whether calls on `operand` run on this project's kernels; the others go to ATen."""
-    if operand.device.type != "cuda" or operand.dtype not in KERNEL_DTYPES:
+    if not operand.is_cuda or operand.dtype not in KERNEL_DTYPES:
         return False
     return has_kernels(operand.device.index or 0)
 

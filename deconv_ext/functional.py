@@ -5,12 +5,14 @@ import platform
 import torch
 from torch import Tensor
 
-from deconv_ext._autograd import forward_of_plain, is_plain, plain_pair
-from deconv_ext._fake import empty_like_torch
-from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
+from deconv_ext._arguments import Pair, pair
+from deconv_ext._eager import aten_conv_transpose2d, call
+from deconv_ext._fake import axes, empty_like_torch
+from deconv_ext._ops import forward as _operator
+from deconv_ext._ops import has_kernels, output_size, tf32_allowed
+from deconv_ext.override import OURS, asks_subclass, override
 
-_is_torch_function_mode_enabled = torch._C._is_torch_function_mode_enabled
-_conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
+_has_torch_function = torch._C._has_torch_function_variadic
 
 
 def conv_transpose2d(
@@ -54,12 +56,18 @@ def conv_transpose2d(
         >>> deconv_ext.conv_transpose2d(x, weight, stride=2).shape
         torch.Size([1, 3, 10, 10])
     """
-    dispatches = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()  # is_plain would say so, later
-    if not dispatches and not _is_torch_function_mode_enabled() and is_plain(input, weight, bias):
-        s, p, op, d = plain_pair(stride), plain_pair(padding), plain_pair(output_padding), plain_pair(dilation)
-        if s and p and op and d and type(groups) is int:
-            return forward_of_plain(input, weight, bias, s, p, op, groups, d)
-    return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    if torch.compiler.is_compiling():
+        s, p, op, d = pair(stride), pair(padding), pair(output_padding), pair(dilation)
+        return _operator(
+            input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation
+        )
+    if _has_torch_function(input, weight, bias) and asks_subclass(input, weight, bias):
+        with override():
+            return aten_conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return call(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+OURS[aten_conv_transpose2d] = conv_transpose2d
 
 
 def _as_meta(tensor: Tensor) -> Tensor:
@@ -100,15 +108,16 @@ def explain(
         >>> print(deconv_ext.explain(x, weight, stride=2).splitlines()[1].strip())
         result: contiguous; 2.4e-06 GFLOP dense, 1.792e-06 GB read and written once
     """
-    args = (stride, padding, output_padding, groups, dilation)
+    args = (*(pair(v) or v for v in (stride, padding, output_padding)), groups, pair(dilation) or dilation)
     forward = torch.ops.deconv.explain(input, weight, bias, *args)
     if direction == "forward":
         return forward
     if direction not in ("grad_input", "grad_weight"):
         raise ValueError(f"direction must be 'forward', 'grad_input' or 'grad_weight', but got {direction!r}")
     on_gpu = input.device.type == "meta" or (input.device.type == "cuda" and has_kernels(input.device.index or 0))
-    axes = [pair(value) for value in (stride, padding, output_padding, dilation)]
-    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in axes)) for a in (0, 1)]
+    given = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    pairs = [axes(name, value) for name, value in given.items()]
+    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in pairs)) for a in (0, 1)]
     size = [*input.shape[:-3], weight.shape[1] * groups, *extent]
     if on_gpu:
         input, weight = _as_meta(input), _as_meta(weight)

@@ -4,12 +4,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function_variadic
 
-from deconv_ext._ops import Pair
+from deconv_ext._arguments import Pair
+from deconv_ext._autocast import lowered_once
+from deconv_ext._eager import is_plain
+from deconv_ext._ops import kernels_serve
 from deconv_ext.functional import conv_transpose2d
+from deconv_ext.override import OURS, asks_subclass, override
 
-_torchs = torch.conv_transpose1d  # kept: a user may replace the names in torch
+_has_torch_function = torch._C._has_torch_function_variadic
+_aten_conv_transpose1d = torch.conv_transpose1d  # users replace the names that they know it by
 
 
 def _row(argument: str, value: Pair, across: int) -> tuple[int, Any]:
@@ -19,6 +23,19 @@ def _row(argument: str, value: Pair, across: int) -> tuple[int, Any]:
     if len(value) != 1:
         raise RuntimeError(f"conv_transpose1d: {argument} must be one integer or a list of 1, but got {list(value)}")
     return across, value[0]
+
+
+def _refuse_shapes(input: Tensor, weight: Tensor) -> None:
+    if input.dim() not in (2, 3):
+        raise RuntimeError(
+            "conv_transpose1d: input must be 2-D (channels, length) or 3-D (batch, channels, length), "
+            f"but got size {list(input.shape)}"
+        )
+    if weight.dim() != 3:
+        raise RuntimeError(
+            "conv_transpose1d: weight must be 3-D (in_channels, out_channels / groups, kernel), "
+            f"but got size {list(weight.shape)}"
+        )
 
 
 def conv_transpose1d(
@@ -60,23 +77,21 @@ def conv_transpose1d(
         >>> deconv_ext.conv_transpose1d(x, weight, stride=2).shape
         torch.Size([1, 3, 10])
     """
-    if has_torch_function_variadic(input, weight):
-        return _torchs(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    if input.dim() not in (2, 3):
-        raise RuntimeError(
-            "conv_transpose1d: input must be 2-D (channels, length) or 3-D (batch, channels, length), "
-            f"but got size {list(input.shape)}"
-        )
-    if weight.dim() != 3:
-        raise RuntimeError(
-            "conv_transpose1d: weight must be 3-D (in_channels, out_channels / groups, kernel), "
-            f"but got size {list(weight.shape)}"
-        )
+    if not torch.compiler.is_compiling():
+        if _has_torch_function(input, weight, bias) and asks_subclass(input, weight, bias):
+            with override():
+                return _aten_conv_transpose1d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+        if torch.is_autocast_enabled("cuda") and kernels_serve(input) and is_plain(input, weight, bias):
+            input, weight, bias = lowered_once("cuda", input, weight, bias)  # here, as no cast of a view is kept
     s, d = _row("stride", stride, 1), _row("dilation", dilation, 1)
     p, op = _row("padding", padding, 0), _row("output_padding", output_padding, 0)
     try:
         return conv_transpose2d(input.unsqueeze(-2), weight.unsqueeze(-2), bias, s, p, op, groups, d).squeeze(-2)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
+        _refuse_shapes(input, weight)
         if not str(error).startswith("conv_transpose2d: "):
             raise
         raise RuntimeError(f"conv_transpose1d, run as one row: {error}") from None
+
+
+OURS[_aten_conv_transpose1d] = conv_transpose1d

@@ -30,7 +30,11 @@ def _operands(device: str, dtype: torch.dtype = torch.float32, **case: Any) -> t
     """Input, weight and bias of a case, and its other arguments."""
     args = {key: case[key] for key in ("stride", "padding", "output_padding", "groups", "dilation") if key in case}
     per_group = case.get("out_channels", 4) // case.get("groups", 1)
-    shapes = [(2, 6, case.get("length", 9)), (6, per_group, case.get("kernel", 3)), (per_group * case.get("groups", 1),)]
+    shapes = [
+        (2, 6, case.get("length", 9)),
+        (6, per_group, case.get("kernel", 3)),
+        (per_group * case.get("groups", 1),),
+    ]
     return [torch.randn(shape, device=device, dtype=dtype) for shape in shapes], args
 
 
@@ -56,9 +60,7 @@ def test_values_and_gradients(name: str, batched: bool, device: str) -> None:
     result, expected = deconv_ext.conv_transpose1d(*ours, **args), F.conv_transpose1d(*theirs, **args)
     assert_close(result, expected, length=100)
     grad = torch.randn_like(expected)
-    for a, b in zip(
-        torch.autograd.grad(result, ours, grad), torch.autograd.grad(expected, theirs, grad), strict=True
-    ):
+    for a, b in zip(torch.autograd.grad(result, ours, grad), torch.autograd.grad(expected, theirs, grad), strict=True):
         assert_close(a, b, length=100)
 
 
@@ -107,9 +109,7 @@ def test_autocast(device: str) -> None:
         result, expected = deconv_ext.conv_transpose1d(*ours, **args), F.conv_transpose1d(*theirs, **args)
     assert result.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(result, expected)
-    for a, b in zip(
-        torch.autograd.grad(result.sum(), ours), torch.autograd.grad(expected.sum(), theirs), strict=True
-    ):
+    for a, b in zip(torch.autograd.grad(result.sum(), ours), torch.autograd.grad(expected.sum(), theirs), strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.1)
 
@@ -176,9 +176,7 @@ def test_compile(device: str) -> None:
     torch.testing.assert_close(result, expected)
     assert any("deconv.conv_transpose2d" in str(node.target) for node in counter.graphs[0].graph.nodes)
     grad = torch.randn_like(expected)
-    for a, b in zip(
-        torch.autograd.grad(result, ours, grad), torch.autograd.grad(expected, theirs, grad), strict=True
-    ):
+    for a, b in zip(torch.autograd.grad(result, ours, grad), torch.autograd.grad(expected, theirs, grad), strict=True):
         torch.testing.assert_close(a, b)
 
 

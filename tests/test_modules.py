@@ -4,7 +4,6 @@ import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch

@@ -1,6 +1,5 @@
 """Our layers in what walks over models: torch.fx, TorchScript, fusers of quantization, symbolic sizes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest

@@ -1,0 +1,113 @@
+"""Eager calls that nothing watches, without the dispatcher's ways to Python.
+
+Each of those costs the host some microseconds, a call under autocast takes two.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as _forward_ad
+import torch.autograd.profiler as _profiler
+from torch import Tensor
+
+from deconv_ext._arguments import Pair, integer, pair, replace_entry
+from deconv_ext._autocast import is_autocast, lowered, lowered_once
+from deconv_ext._ops import dispatch_forward, kernels_serve, keys
+
+aten_conv_transpose2d = torch.conv_transpose2d  # users replace the names that they know it by
+_overrideable = torch.ops.aten.convolution_overrideable.default
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_EAGER_KEYS = (keys("BackendSelect") | keys("ADInplaceOrView")).raw_repr()
+_included_keys = torch._C._dispatch_tls_local_include_set
+_is_torch_function_mode_enabled = torch._C._is_torch_function_mode_enabled
+_named = torch._C._profiler._RecordFunctionFast
+_BELOW = functools.reduce(
+    lambda some, name: some | keys(name),
+    ("AutogradOther", "AutogradNestedTensor", "AutocastCUDA", "AutocastCPU"),
+    keys("AutogradFunctionality"),
+)
+
+
+def needs_autograd(first: Tensor, second: Tensor, third: Tensor | None = None) -> bool:
+    """Whether a call on these operands is recorded or carries tangents."""
+    if _forward_ad._current_level >= 0:
+        return True
+    recorded = first.requires_grad or second.requires_grad or (third is not None and third.requires_grad)
+    return recorded and torch.is_grad_enabled()
+
+
+def is_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing below torch functions watches an eager call, and it may be recorded.
+
+    Plain tensors, no forward-mode AD, and no dispatch mode, transform or trace: each of these includes a dispatch key
+    of its own in every call, and inference mode takes one out.
+    """
+    return (
+        type(input) in _PLAIN_TYPES
+        and type(weight) in _PLAIN_TYPES
+        and (bias is None or type(bias) in _PLAIN_TYPES)
+        and _included_keys().raw_repr() == _EAGER_KEYS
+        and _forward_ad._current_level < 0
+    )
+
+
+def _borrow_node(input, weight, bias, stride, padding, output_padding, groups, dilation):
+    """The forward recorded by ATen's own node, which csrc/autograd.cpp stands behind: no Python in the backward."""
+    args = (stride, padding, dilation, True, output_padding, groups)
+    if input.dim() == 3:
+        return _overrideable(input.unsqueeze(0), weight, bias, *args).squeeze(0)
+    return _overrideable(input, weight, bias, *args)
+
+
+def plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
+    """The operator below autocast, where `is_plain` says so."""
+    try:
+        if not kernels_serve(input):
+            return aten_conv_transpose2d(input, weight, bias, *conv_args)
+        if needs_autograd(input, weight, bias):
+            return _borrow_node(input, weight, bias, *conv_args)
+        with torch._C._ExcludeDispatchKeyGuard(_BELOW):
+            return dispatch_forward(input, weight, bias, *conv_args)
+    except Exception:
+        if is_autocast(input.device.type):
+            input, weight, bias = lowered(input.device.type, (input, weight, bias))
+        torch.ops.deconv.explain(input, weight, bias, *conv_args)  # raises if an argument is to blame
+        raise
+
+
+def _plain_call(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
+    if torch.is_autocast_enabled("cuda") and kernels_serve(input):  # ATen has its own way to autocast
+        input, weight, bias = lowered_once("cuda", input, weight, bias)
+    return plain_forward(input, weight, bias, *conv_args)
+
+
+def call(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+) -> Tensor:
+    """``torch.ops.deconv.conv_transpose2d``: straight on where nothing watches, else through the dispatcher."""
+    s, p, op, d = pair(stride), pair(padding), pair(output_padding), pair(dilation)
+    if type(groups) is not int:
+        groups = integer(groups)
+    if (
+        s and p and op and d and type(groups) is int
+        and not (torch.is_inference_mode_enabled() or _is_torch_function_mode_enabled())
+        and is_plain(input, weight, bias)
+    ):  # fmt: skip
+        if not _profiler._is_profiler_enabled:
+            return _plain_call(input, weight, bias, s, p, op, groups, d)
+        with _named("deconv::conv_transpose2d", (input, weight, bias)):
+            return _plain_call(input, weight, bias, s, p, op, groups, d)
+    return dispatch_forward(
+        input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation
+    )
+
+
+replace_entry(torch.ops.deconv.conv_transpose2d, call)
