@@ -24,12 +24,15 @@ def _(
     groups: int = 1,
     dilation: Pair = (1, 1),
 ) -> Tensor:
-    batched = input.unsqueeze(0) if input.dim() == 3 else input
-    args = (
-        *(axes("stride", stride), axes("padding", padding), axes("dilation", dilation)),
+    sizes = axes("stride", stride), axes("padding", padding), axes("dilation", dilation)
+    unbatched = input.dim() == 3
+    result = torch.ops.aten.convolution.default(
+        input.unsqueeze(0) if unbatched else input,
+        weight,
+        bias,
+        *sizes,
         True,
         axes("output_padding", output_padding),
         groups,
     )
-    result = torch.ops.aten.convolution.default(batched, weight, bias, *args)
-    return result.squeeze(0) if input.dim() == 3 else result
+    return result.squeeze(0) if unbatched else result
