@@ -52,7 +52,7 @@ def test_onnx(name: str, dynamic: bool, onnxruntime: Any) -> None:
     make, shape = MODELS[name]
     model = deconv_ext.convert(nn.Sequential(make(), nn.ReLU()).eval())
     spatial = range(len(shape) - (1 if name.startswith("1d") else 2), len(shape))
-    shapes = ({axis: torch.export.Dim.DYNAMIC for axis in spatial},) if dynamic else None
+    shapes = (dict.fromkeys(spatial, torch.export.Dim.DYNAMIC),) if dynamic else None
     program = torch.onnx.export(model, (torch.randn(shape),), dynamo=True, verbose=False, dynamic_shapes=shapes)
     assert _operators(program).count("ConvTranspose") == 1
     assert {node.domain for node in program.model.graph} == {""}
