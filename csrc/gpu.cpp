@@ -202,6 +202,7 @@ std::string explain_on(Problem problem, const Tensor& operand, const Tensor& oth
     return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device_name(operand) + " and " +
            torch::headeronly::toString(operand.scalar_type()) + '\n';
   }
+  if (problem.out_channels == 0) return problem.describe() + "\n  plan: none, the weight has no output channels\n";
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
   problem.unaligned_source = is_unaligned(operand.data_ptr());
   problem.unaligned_weight = problem.direction != Direction::kGradWeight && is_unaligned(other.data_ptr());

@@ -36,6 +36,12 @@ Problem describe_grad_weight_call(const Tensor& input, const Tensor& grad_output
   return describe_grad_weight(dtype_of(input), describe(input), describe(grad_output), kernel_size, args);
 }
 
+// The result where the weight has no output channels: empty, or a gradient with nothing to add up.
+Tensor zeros(const Problem& problem, const Tensor& like) {
+  Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), like);
+  return torch::stable::zero_(result);
+}
+
 }  // namespace
 
 Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
@@ -43,6 +49,7 @@ Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes st
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
   const Problem problem = describe_forward_call(input, weight, bias, args);
   if (!kernels_serve(problem.dtype, input)) return aten_forward(problem, input, weight, bias, args);
+  if (problem.out_channels == 0) return zeros(problem, input);
   const Tensor contiguous_bias = bias ? torch::stable::contiguous(*bias) : Tensor();
   return run(problem, input,
              {input.data_ptr(), weight.data_ptr(), nullptr, bias ? contiguous_bias.data_ptr() : nullptr});
@@ -52,11 +59,13 @@ namespace {
 
 Tensor run_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args) {
   if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
+  if (problem.out_channels == 0) return zeros(problem, grad_output);
   return run(problem, grad_output, {nullptr, weight.data_ptr(), grad_output.data_ptr(), nullptr});
 }
 
 Tensor run_grad_weight(const Problem& problem, const Tensor& input, const Tensor& grad_output, const ConvArgs& args) {
   if (!kernels_serve(problem.dtype, input)) return aten_grad_weight(problem, input, grad_output, args);
+  if (problem.out_channels == 0) return zeros(problem, input);
   return run(problem, input, {input.data_ptr(), nullptr, grad_output.data_ptr(), nullptr});
 }
 

@@ -77,8 +77,11 @@ void read_weight(Problem& problem, const TensorArg& weight) {
     refuse("weight must be 4-D (in_channels, out_channels / groups, kernel height, kernel width), but got size ",
            show(weight.size));
   }
-  for (int64_t extent : weight.size) {
-    if (extent < 1) refuse("weight must have at least 1 element on each dimension, but got size ", show(weight.size));
+  for (size_t dimension : {0, 2, 3}) {
+    if (weight.size[dimension] < 1) {
+      refuse("weight must have at least 1 element on each dimension except out_channels, but got size ",
+             show(weight.size));
+    }
   }
   std::copy(weight.size.begin(), weight.size.end(), problem.w.size.begin());
   std::copy(weight.stride.begin(), weight.stride.end(), problem.w.stride.begin());
@@ -290,7 +293,7 @@ Problem describe_grad_weight(DType dtype, const TensorArg& input, const TensorAr
     refuse("groups must divide input's channels, but got groups ", problem.groups, " and input of size ",
            show(input.size));
   }
-  if (problem.out_channels < 1 || problem.out_channels % problem.groups != 0) {
+  if (problem.out_channels % problem.groups != 0) {
     refuse("groups must divide grad_output's channels, but got groups ", problem.groups, " and grad_output of size ",
            show(grad_output.size));
   }

@@ -34,25 +34,21 @@ def _lower(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
 
 
 class _Region:
-    """The casts made in one outermost autocast region, by the identity of the tensor that was cast."""
+    """The casts made in one outermost autocast region, by the identity of the tensor that was cast.
+
+    Each with the tensor, its version and its address.
+    """
 
     __slots__ = ("__weakref__", "casts")
 
     def __init__(self) -> None:
         self.casts: dict[int, tuple[weakref.ref[Tensor], int, int, Tensor]] = {}
 
-    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """`tensor` in `dtype`; cast again if it was written to, replaced, or is recorded where it was not."""
+    def keep(self, tensor: Tensor, cast: Tensor) -> None:
+        """Keeps `cast` as long as this region and `tensor` last."""
         key = id(tensor)
-        kept = self.casts.get(key)
-        version, address = tensor._version, tensor.data_ptr()
-        if kept is not None and kept[0]() is tensor and kept[1] == version and kept[2] == address:
-            cast = kept[3]
-            if cast.dtype is dtype and cast.requires_grad == torch.is_grad_enabled():
-                return cast
-        cast = tensor.to(dtype)
-        self.casts[key] = weakref.ref(tensor, functools.partial(_forget, weakref.ref(self), key)), version, address, cast
-        return cast
+        owner = weakref.ref(tensor, functools.partial(_forget, weakref.ref(self), key))
+        self.casts[key] = owner, tensor._version, tensor.data_ptr(), cast
 
 
 def _forget(region: weakref.ref[_Region], key: int, dead: Any) -> None:
@@ -65,25 +61,24 @@ def _no_region() -> None:
     return None
 
 
-_current: Any = _no_region  # a weak reference
+_current: Any = _no_region  # a weak reference to the open region
 
 
-def _region(device: str, dtype: torch.dtype) -> _Region | None:
-    """The region that is open, None if torch keeps no casts in it."""
+def _open_region(device: str, dtype: torch.dtype) -> _Region | None:
+    """A new region that ends when torch clears its cache; None if torch caches nothing."""
     global _current
-    region = _current()
-    if region is None and torch.is_autocast_cache_enabled():
-        recorded = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)
-        try:
-            # torch casts the first operand and keeps it. Nothing is launched for no element, or saved for a backward.
-            node = torch.addmm(*_nothing(device, dtype)).grad_fn
-        finally:
-            torch._C._set_grad_enabled(recorded)
-        cast = node.next_functions[0][0]
-        if type(cast).__name__ == "ToCopyBackward0":  # else torch cast nothing
-            region = cast.metadata[_Region] = _Region()
-            _current = weakref.ref(region)
+    recorded = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(True)
+    try:
+        # torch casts the first operand and caches that. Nothing is launched, or saved for a backward.
+        node = torch.addmm(*_nothing(device, dtype)).grad_fn
+    finally:
+        torch._C._set_grad_enabled(recorded)
+    cast = node.next_functions[0][0]
+    if type(cast).__name__ != "ToCopyBackward0":
+        return None
+    region = cast.metadata[_Region] = _Region()
+    _current = weakref.ref(region)
     return region
 
 
@@ -94,33 +89,39 @@ def _nothing(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lowered_once(device: str, input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Any, Any, Any]:
-    """`lowered`, for eager calls that nothing watches: trained parameters are cast once a region, as torch does it."""
+    """`lowered`, for eager calls that nothing watches: parameters that train are cast once a region, as torch does it.
+
+    Each time while a CUDA graph is captured, for its replays cast what the parameters are then.
+    """
     dtype = torch.get_autocast_dtype(device)
     if input.dtype is not dtype:
         input = _lower(input, dtype, device)
+    caches = torch.is_autocast_cache_enabled() and not (device == "cuda" and torch.cuda.is_current_stream_capturing())
+    lower = _lower_once if caches else _lower
     if weight.dtype is not dtype:
-        weight = _lower_parameter(weight, dtype, device)
+        weight = lower(weight, dtype, device)
     if bias is not None and bias.dtype is not dtype:
-        bias = _lower_parameter(bias, dtype, device)
+        bias = lower(bias, dtype, device)
     return input, weight, bias
 
 
-def _lower_parameter(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    if _is_kept(tensor) and tensor.device.type == device and not _captures(device):
-        region = _region(device, dtype)
+def _lower_once(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
+    region = _current()
+    kept = None if region is None else region.casts.get(id(tensor))
+    if kept is not None:
+        owner, version, address, cast = kept
+        if (
+            owner() is tensor and tensor._version == version and tensor.data_ptr() == address
+            and cast.dtype is dtype and tensor.requires_grad and cast.requires_grad == torch.is_grad_enabled()
+        ):  # fmt: skip
+            return cast
+    cast = _lower(tensor, dtype, device)
+    # torch's own conditions
+    if tensor.dtype is torch.float32 and cast is not tensor and tensor.requires_grad and tensor.is_leaf:
+        region = None if tensor._is_view() else region or _open_region(device, dtype)
         if region is not None:
-            return region.cast(tensor, dtype)
-    return _lower(tensor, dtype, device)
-
-
-def _captures(device: str) -> bool:
-    """Whether a CUDA graph is captured, into which each cast belongs: its replays read the weight of their time."""
-    return device == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _is_kept(tensor: Tensor) -> bool:
-    """Whether torch would keep the cast of this operand."""
-    return tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf and not tensor._is_view()
+            region.keep(tensor, cast)
+    return cast
 
 
 _below_autocast = {

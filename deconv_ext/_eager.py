@@ -12,8 +12,8 @@ import torch.autograd.profiler as _profiler
 from torch import Tensor
 
 from deconv_ext._arguments import Pair, integer, pair, replace_entry
-from deconv_ext._autocast import is_autocast, lowered, lowered_once
-from deconv_ext._ops import dispatch_forward, kernels_serve, keys
+from deconv_ext._autocast import is_autocast, lowered_once
+from deconv_ext._ops import dispatch_forward, keys, kernels_serve
 
 aten_conv_transpose2d = torch.conv_transpose2d  # users replace the names that they know it by
 _overrideable = torch.ops.aten.convolution_overrideable.default
@@ -70,15 +70,14 @@ def plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
             return dispatch_forward(input, weight, bias, *conv_args)
     except Exception:
-        if is_autocast(input.device.type):
-            input, weight, bias = lowered(input.device.type, (input, weight, bias))
         torch.ops.deconv.explain(input, weight, bias, *conv_args)  # raises if an argument is to blame
         raise
 
 
 def _plain_call(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args: Any) -> Tensor:
-    if torch.is_autocast_enabled("cuda") and kernels_serve(input):  # ATen has its own way to autocast
-        input, weight, bias = lowered_once("cuda", input, weight, bias)
+    device = "cuda" if input.is_cuda else input.device.type
+    if is_autocast(device):
+        input, weight, bias = lowered_once(device, input, weight, bias)
     return plain_forward(input, weight, bias, *conv_args)
 
 

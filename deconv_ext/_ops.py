@@ -24,8 +24,9 @@ grad_weight = torch.ops.deconv.conv_transpose2d_grad_weight.default
 backward = torch.ops.deconv.conv_transpose2d_backward.default
 
 dispatch_forward = forward._op  # without Python between, for arguments as the schema has them
-for _operator in (grad_input, grad_weight, backward):
-    accept_integers(_operator._overloadpacket)
+for _name in ("grad_input", "grad_weight", "backward"):
+    accept_integers(getattr(torch.ops.deconv, f"conv_transpose2d_{_name}"))
+accept_integers(torch.ops.deconv.explain)
 
 implementations = torch.library.Library("deconv", "IMPL")  # keeps the registrations made from Python alive
 

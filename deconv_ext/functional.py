@@ -108,7 +108,7 @@ def explain(
         >>> print(deconv_ext.explain(x, weight, stride=2).splitlines()[1].strip())
         result: contiguous; 2.4e-06 GFLOP dense, 1.792e-06 GB read and written once
     """
-    args = (*(pair(v) or v for v in (stride, padding, output_padding)), groups, pair(dilation) or dilation)
+    args = (stride, padding, output_padding, groups, dilation)
     forward = torch.ops.deconv.explain(input, weight, bias, *args)
     if direction == "forward":
         return forward

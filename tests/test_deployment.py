@@ -78,7 +78,7 @@ def test_onnx_of_an_exported_program_and_of_the_function(onnxruntime: Any) -> No
 @torch.no_grad()
 def test_onnx_opset_too_old(onnxruntime: Any, caplog: pytest.LogCaptureFixture) -> None:
     """torch says what was asked for and what it has, and the model is valid."""
-    model = nn.Sequential(deconv_ext.ConvTranspose2d(4, 3, 3, 2), nn.ReLU())
+    model = nn.Sequential(deconv_ext.ConvTranspose2d(4, 3, 3, 2), nn.ReLU()).eval()
     x = torch.randn(2, 4, 5, 6)
     program = torch.onnx.export(model, (x,), dynamo=True, verbose=False, opset_version=5)
     assert "operator set version 18 because the requested opset_version 5" in caplog.text

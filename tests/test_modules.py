@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -150,6 +151,16 @@ def test_output_size_out_of_reach() -> None:
     layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1)
     with pytest.raises(ValueError, match="requested an output size"):
         layer(torch.randn(2, 4, 5, 6), output_size=[20, 11])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
+def test_integers_of_numpy(device: str) -> None:
+    kinds, args = (deconv_ext.ConvTranspose2d, nn.ConvTranspose2d), (np.int64(2), np.int64(1))
+    ours, theirs = (kind(4, 3, 3, *args).to(device) for kind in kinds)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 4, 5, 6, device=device)
+    torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(torch.jit.trace(ours, x)(x), theirs(x))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
