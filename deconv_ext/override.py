@@ -23,9 +23,9 @@ def asks_subclass(*operands: Any) -> bool:
 
 
 class override(TorchFunctionMode):
-    """Inside this context every ``torch.nn.functional.conv_transpose2d`` goes through the operator.
+    """Inside this context ``conv_transpose1d`` and ``conv_transpose2d`` of torch.nn.functional go through the operator.
 
-    Covers ``nn.ConvTranspose2d`` and tensor subclasses (each gets torch's function first; what it hands back to torch
+    Covers the modules of torch.nn and tensor subclasses (each gets torch's function first; what it hands back to torch
     runs on the operator), on the threads that enter it, in eager mode and under ``torch.compile`` (around a compiled
     call or inside the compiled function). Errors are those of :func:`deconv_ext.conv_transpose2d`.
 

@@ -1,6 +1,8 @@
 """Error measures, memory layouts, dirty memory and the text of explain, for the tests."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +43,13 @@ def assert_plan_is_the_quickest(text: str) -> None:
     assert found is not None, text
     assert found.groups() in listed, text
     assert all(float(found[2]) <= float(ms) for family, ms in listed if family != found[1]), text
+
+
+def operators_called(function: Callable[[], Any]) -> set[str]:
+    """Names of the operators that a profiler sees."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    return {event.name for event in profile.events()}
 
 
 def poison(device: str, *sizes: int) -> None:

@@ -1,27 +1,21 @@
-"""The Python layer: override(), convert() and ConvTranspose2d against torch.nn's."""
+"""The Python layer: override() and ConvTranspose2d against torch.nn's."""
 
 import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import operators_called
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import deconv_ext
 
 # --- override -------------------------------------------------------------------------------------------------------
-
-
-def _operators_called(function: Callable[[], Any]) -> set[str]:
-    """Names of the operators that a profiler sees."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    return {event.name for event in profile.events()}
 
 
 def test_override(device: str) -> None:
@@ -31,16 +25,16 @@ def test_override(device: str) -> None:
     for function in (plain, module):
         expected = function()
         with deconv_ext.override():
-            assert "deconv::conv_transpose2d" in _operators_called(function)
+            assert "deconv::conv_transpose2d" in operators_called(function)
             torch.testing.assert_close(function(), expected)
-        assert "deconv::conv_transpose2d" not in _operators_called(function)
+        assert "deconv::conv_transpose2d" not in operators_called(function)
 
 
 def test_override_ends_with_an_exception(device: str) -> None:
     x, w = torch.randn(2, 4, 5, 6, device=device), torch.randn(4, 3, 3, 3, device=device)
     with pytest.raises(ZeroDivisionError), deconv_ext.override():
         raise ZeroDivisionError
-    assert "deconv::conv_transpose2d" not in _operators_called(lambda: F.conv_transpose2d(x, w))
+    assert "deconv::conv_transpose2d" not in operators_called(lambda: F.conv_transpose2d(x, w))
 
 
 def test_override_nests_and_trains(device: str) -> None:
@@ -77,67 +71,6 @@ def test_override_and_compile(module: bool, around: bool, device: str) -> None:
     torch.testing.assert_close(result, layer(x))
     targets = [str(node.target) for node in counter.graphs[0].graph.nodes]
     assert any(target.startswith("deconv.conv_transpose2d") for target in targets)
-
-
-# --- convert --------------------------------------------------------------------------------------------------------
-
-
-class Special(nn.ConvTranspose2d):
-    """A user's own subclass, which may compute something else."""
-
-
-def _model() -> nn.Module:
-    shared = nn.ConvTranspose2d(3, 3, 3, padding=1)
-    return nn.Sequential(nn.ConvTranspose2d(4, 3, 3), shared, nn.Sequential(shared, nn.ReLU()), Special(3, 2, 3))
-
-
-def test_convert(device: str) -> None:
-    model = _model().to(device)
-    x = torch.randn(2, 4, 5, 6, device=device)
-    expected, parameters, state = model(x), list(model.parameters()), model.state_dict()
-    calls: list[str] = []
-    model[0].register_forward_hook(lambda *_: calls.append("hook"))
-    model.eval()
-    assert deconv_ext.convert(model) is model
-    assert type(model[0]) is type(model[1]) is deconv_ext.ConvTranspose2d
-    assert model[1] is model[2][0]
-    assert type(model[3]) is Special
-    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
-    assert not model[0].training
-    assert state.keys() == model.state_dict().keys()
-    torch.testing.assert_close(model(x), expected)
-    assert calls == ["hook"]
-    assert "deconv::conv_transpose2d" in _operators_called(lambda: model[0](x))
-
-
-def test_convert_of_the_module_itself() -> None:
-    layer = nn.ConvTranspose2d(4, 3, 3)
-    converted = deconv_ext.convert(layer)
-    assert type(converted) is deconv_ext.ConvTranspose2d
-    assert converted.weight is layer.weight
-    assert converted.bias is layer.bias
-    assert type(layer) is nn.ConvTranspose2d
-
-
-def test_convert_twice_and_elsewhere() -> None:
-    """Converting again changes nothing; models without the layer and subclasses stay as they are."""
-    model = deconv_ext.convert(_model())
-    before = list(model.modules())
-    assert all(a is b for a, b in zip(deconv_ext.convert(model).modules(), before, strict=True))
-    special, linear = Special(3, 2, 3), nn.Linear(3, 2)
-    assert deconv_ext.convert(special) is special
-    assert deconv_ext.convert(linear) is linear
-
-
-def test_converted_model_trains_optimizer_of_before() -> None:
-    """An optimizer made before the conversion goes on updating the model."""
-    model = _model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    deconv_ext.convert(model)
-    before = model[0].weight.detach().clone()
-    model(torch.randn(2, 4, 5, 6)).sum().backward()
-    optimizer.step()
-    assert not torch.equal(model[0].weight, before)
 
 
 # --- the module -----------------------------------------------------------------------------------------------------
@@ -218,6 +151,16 @@ def test_output_size_out_of_reach() -> None:
     layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1)
     with pytest.raises(ValueError, match="requested an output size"):
         layer(torch.randn(2, 4, 5, 6), output_size=[20, 11])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
+def test_integers_of_numpy(device: str) -> None:
+    kinds, args = (deconv_ext.ConvTranspose2d, nn.ConvTranspose2d), (np.int64(2), np.int64(1))
+    ours, theirs = (kind(4, 3, 3, *args).to(device) for kind in kinds)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 4, 5, 6, device=device)
+    torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(torch.jit.trace(ours, x)(x), theirs(x))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
