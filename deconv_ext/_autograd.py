@@ -23,7 +23,7 @@ from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
 from deconv_ext._ops import grad_input as _grad_input
 from deconv_ext._ops import grad_weight as _grad_weight
-from deconv_ext._ops import implementations, kernels_serve
+from deconv_ext._ops import implementations, kernels_serve, warn_unserved
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
@@ -225,6 +225,7 @@ def _plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_arg
     args = (input, weight, bias, *conv_args)
     try:
         if not kernels_serve(input):
+            warn_unserved(input)
             return torch.nn.functional.conv_transpose2d(*args)
         if _needs_autograd(input, weight, bias):
             return _borrow_node(*args)
@@ -242,6 +243,7 @@ def _recorded_forward(
     if is_plain(input, weight, bias):
         return _plain_forward(*args)
     if input.is_complex():  # takes several real nodes of ATen's
+        warn_unserved(input)
         return torch.nn.functional.conv_transpose2d(*args)
     if _needs_autograd(input, weight, bias):
         return _apply_forward(*args)

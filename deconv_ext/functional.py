@@ -1,4 +1,4 @@
-"""The operator as a function, and what it says about itself."""
+"""The operator as a function, and what this installation is."""
 
 import platform
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from deconv_ext._autograd import forward_of_plain, is_plain, plain_pair
-from deconv_ext._fake import empty_like_torch
-from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
+from deconv_ext._ops import Pair, has_kernels, tf32_allowed
 
 _is_torch_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 _conv_transpose2d = torch.ops.deconv.conv_transpose2d.default
@@ -60,66 +59,6 @@ def conv_transpose2d(
         if s and p and op and d and type(groups) is int:
             return forward_of_plain(input, weight, bias, s, p, op, groups, d)
     return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def _as_meta(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def explain(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    output_padding: Pair = 0,
-    groups: int = 1,
-    dilation: Pair = 1,
-    direction: str = "forward",
-) -> str:
-    """The plan that a call with these arguments would use, and what else was considered; nothing runs.
-
-    The tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
-
-    Args:
-        input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`.
-        direction: "forward" (the default), "grad_input" or "grad_weight"; the gradients take the strides that forward
-            gives.
-
-    Returns:
-        Lines of text that name the call, its result, the device, the plan with its estimated time (ms), the launch, the
-        workspace (bytes) and the quickest candidates of each family; or why the call goes to ATen. Made for reading; it
-        changes with versions.
-
-    Raises:
-        RuntimeError: as :func:`conv_transpose2d`.
-        ValueError: an unknown direction.
-
-    Example:
-        >>> x, weight = torch.empty(1, 4, 5, 5, device="meta"), torch.empty(4, 3, 2, 2, device="meta")
-        >>> print(deconv_ext.explain(x, weight, stride=2).splitlines()[1].strip())
-        result: contiguous; 2.4e-06 GFLOP dense, 1.792e-06 GB read and written once
-    """
-    args = (stride, padding, output_padding, groups, dilation)
-    forward = torch.ops.deconv.explain(input, weight, bias, *args)
-    if direction == "forward":
-        return forward
-    if direction not in ("grad_input", "grad_weight"):
-        raise ValueError(f"direction must be 'forward', 'grad_input' or 'grad_weight', but got {direction!r}")
-    on_gpu = input.device.type == "meta" or (input.device.type == "cuda" and has_kernels(input.device.index or 0))
-    axes = [pair(value) for value in (stride, padding, output_padding, dilation)]
-    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in axes)) for a in (0, 1)]
-    size = [*input.shape[:-3], weight.shape[1] * groups, *extent]
-    if on_gpu:
-        input, weight = _as_meta(input), _as_meta(weight)
-        unbatched = input.dim() == 3
-        batched = [1, *size] if unbatched else size
-        grad_output = empty_like_torch(batched, (input, weight), unbatched, stride, output_padding)
-    else:  # goes to ATen: only sizes matter
-        grad_output = input.new_empty(()).expand(size)
-    if direction == "grad_input":
-        return torch.ops.deconv.explain(grad_output, weight, None, *args, direction, list(input.shape[-2:]))
-    return torch.ops.deconv.explain(input, grad_output, None, *args, direction, list(weight.shape[-2:]))
 
 
 def show_config() -> str:
