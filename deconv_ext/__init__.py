@@ -6,10 +6,13 @@ from deconv_ext.functional import conv_transpose2d, show_config
 from deconv_ext.inspection import Plan, explain, is_supported, plan
 from deconv_ext.modules import ConvTranspose2d, convert
 from deconv_ext.override import override
+from deconv_ext.profiling import DirectionProfile, LayerProfile, profile
 
 __version__ = "0.1.0"
 __all__ = [
     "ConvTranspose2d",
+    "DirectionProfile",
+    "LayerProfile",
     "Plan",
     "__version__",
     "autotune",
@@ -20,5 +23,6 @@ __all__ = [
     "ops",
     "override",
     "plan",
+    "profile",
     "show_config",
 ]

@@ -41,8 +41,9 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """The kernel family alone, such as "hopper"; "ATen" where ATen serves."""
-        return self.kernel.partition(" ")[0]
+        """The kernel's families, outermost first, such as "hopper" or "subpixel, hopper"; "ATen" where ATen serves."""
+        parts = self.kernel.split(", ")
+        return ", ".join(part.removesuffix(" family") for part in parts if part.endswith(" family")) or self.kernel
 
 
 def explain(
