@@ -247,9 +247,10 @@ def _time_call(call: Call) -> _Outcome:
     try:
         with alone[0], alone[1], alone[2], cudnn_search():
             for direction in call.directions:
-                first = _operands(call)
+                make = functools.partial(_operands, call, direction)
+                first = make()
                 found = plan(first.input, first.weight, first.bias, *call.conv_args, direction=direction)
-                timings = time_operators(direction, first, functools.partial(_operands, call), call.device)
+                timings = time_operators(direction, first, make, call.device)
                 medians = timings["torch"].median, timings["ours"].median
                 times.append(DirectionProfile(direction, *medians, found.kernel, found.family))
     except RuntimeError as error:
@@ -276,7 +277,7 @@ def _first_line(error: RuntimeError) -> str:
     return str(error).partition("\n")[0]
 
 
-def _operands(call: Call) -> Operands:
+def _operands(call: Call, direction: str) -> Operands:
     from deconv_ext.cli.operands import Operands
     from deconv_ext.workloads import case
 
@@ -287,7 +288,8 @@ def _operands(call: Call) -> Operands:
     s, p, op, g, d = call.conv_args
     bias = make((co * g,), (1,)) if call.has_bias else None
     layer = case("layer", n, ci, h, w, co * g, kernel, s, p, op, d, g)
-    return Operands(layer, make(*call.input), make(*call.weight), bias, make(*call.output))
+    grad_output = None if direction == "forward" else make(*call.output)
+    return Operands(layer, make(*call.input), make(*call.weight), bias, grad_output)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
