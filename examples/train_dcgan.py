@@ -1,7 +1,7 @@
 """Trains a DCGAN with deconv_ext in its generator, under automatic mixed precision and torch.compile.
 
-    python examples/train_dcgan.py                                                     # a GPU
-    python examples/train_dcgan.py --width 4 --batch 4 --steps 2 --backend eager   # small, for a CPU
+    python examples/train_dcgan.py                                                # a GPU
+    python examples/train_dcgan.py --width 4 --batch 4 --steps 2 --backend eager  # small, for a CPU
 
 The real images are discs of random place, size and brightness, so nothing is downloaded. Prints the losses.
 """

@@ -14,7 +14,7 @@ import deconv_ext
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/*.md"))
-MODULES = [f"deconv_ext.{name}" for name in ("functional", "inspection", "modules", "override", "workloads")]
+MODULES = [f"deconv_ext.{name}" for name in ("functional", "inspection", "modules", "override", "profiling", "workloads")]
 
 # ```python, or ```python gpu for what needs a GPU; the code up to the closing fence.
 _BLOCK = re.compile(r"^```python( gpu)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

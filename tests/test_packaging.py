@@ -111,10 +111,8 @@ def test_one_address() -> None:
     (address,) = _found_in("pyproject.toml", r'^Repository = "(.+)"$')
     hidden = (ROOT / ".github").rglob("*")  # not in a source archive
     pages = [*ROOT.glob("*.md"), ROOT / "CITATION.cff", ROOT / "pyproject.toml", *hidden]
-    links = [
-        link for page in pages if page.is_file() for link in re.findall(r"https://github\.com/\S+", page.read_text())
-    ]
-    ours = [link for link in links if "deconv" in link]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages if page.is_file())
+    ours = [link for link in re.findall(r"https://github\.com/\S+", text) if "deconv" in link]
     assert ours
     assert all(link.startswith(address) for link in ours)
 
