@@ -14,7 +14,8 @@ import deconv_ext
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/*.md"))
-MODULES = [f"deconv_ext.{name}" for name in ("functional", "inspection", "modules", "override", "profiling", "workloads")]
+_NAMES = ("functional", "inspection", "modules", "override", "profiling", "workloads")
+MODULES = [f"deconv_ext.{name}" for name in _NAMES]
 
 # ```python, or ```python gpu for what needs a GPU; the code up to the closing fence.
 _BLOCK = re.compile(r"^```python( gpu)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
