@@ -1,5 +1,7 @@
 #include "fallback.h"
 
+#include <atomic>
+
 namespace deconv {
 namespace {
 
@@ -53,4 +55,26 @@ Tensor aten_grad_weight(const Problem& problem, const Tensor& input, const Tenso
   return convolution_backward(with_batch(problem, grad_output), with_batch(problem, input), weight, args, 1);
 }
 
+// Through the operator whose kernel is deconv_ext/_ops.py's on BackendSelect: a warning that Python's filters see, and
+// the same one that eager calls give, which do not come here.
+void warn_unserved(const std::string& what) {
+  std::array<StableIValue, 1> stack{torch::stable::detail::from(what)};
+  check(torch_call_dispatcher("deconv::_warn_unserved", "", stack.data(), TORCH_ABI_VERSION), "deconv::_warn_unserved");
+}
+
+namespace {
+
+// Its kernel where only the shared object was loaded.
+void warn_without_python(std::string what) {
+  static std::atomic_flag done = ATOMIC_FLAG_INIT;
+  if (done.test_and_set()) return;
+  aoti_torch_warn(__func__, __FILE__, __LINE__, ("deconv_ext has no kernels for " + what + "; ATen serves").c_str());
+}
+
+}  // namespace
 }  // namespace deconv
+
+STABLE_TORCH_LIBRARY_FRAGMENT(deconv, library) { library.def("_warn_unserved(str what) -> ()"); }
+STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
+  library.impl("_warn_unserved", TORCH_BOX(&deconv::warn_without_python));
+}

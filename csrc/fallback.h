@@ -10,4 +10,7 @@ Tensor aten_forward(const Problem& problem, const Tensor& input, const Tensor& w
 Tensor aten_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args);
 Tensor aten_grad_weight(const Problem& problem, const Tensor& input, const Tensor& grad_output, const ConvArgs& args);
 
+// Warns once a process, of the first CUDA call that goes to ATen; `what` names its device and element type.
+void warn_unserved(const std::string& what);
+
 }  // namespace deconv

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "autotune.h"
+#include "fallback.h"
 #include "plan_memory.h"
 #include "precision.h"
 
@@ -76,17 +77,22 @@ bool has_kernels([[maybe_unused]] int64_t device) {
 #endif
 }
 
+namespace {
+
+bool has_kernels_for(DType dtype, const Tensor& operand) {
+  return dtype != DType::kOther && operand.is_cuda() && has_kernels(operand.get_device_index());
+}
+
+std::string name_operand(const Tensor& operand) {
+  return device_name(operand) + " and " + torch::headeronly::toString(operand.scalar_type());
+}
+
+}  // namespace
+
 bool kernels_serve(DType dtype, const Tensor& operand) {
-  if (dtype == DType::kOther || !operand.is_cuda()) return false;
-  if (has_kernels(operand.get_device_index())) return true;
-  static const bool once = [&] {
-    const std::string text = "deconv_ext has no kernels for " + device_name(operand) + " (this build: " + build_info() +
-                             "); its calls go to ATen";
-    aoti_torch_warn(__func__, __FILE__, __LINE__, text.c_str());
-    return true;
-  }();
-  (void)once;
-  return false;
+  const bool serve = has_kernels_for(dtype, operand);
+  if (!serve && operand.is_cuda()) warn_unserved(name_operand(operand));
+  return serve;
 }
 
 namespace {
@@ -107,7 +113,7 @@ std::optional<Device> planning_device(DType dtype, const Tensor& operand) {
   const bool meta = device_name(operand) == "meta" && dtype != DType::kOther;
 #ifdef DECONV_WITH_CUDA
   if (meta && has_kernels(0)) return device_of(0);
-  if (kernels_serve(dtype, operand)) return device_of(operand.get_device_index());
+  if (has_kernels_for(dtype, operand)) return device_of(operand.get_device_index());
 #endif
   return meta ? std::optional(Device{}) : std::nullopt;
 }
@@ -196,11 +202,14 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
 #endif
 }
 
-std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other) {
+bool plans_for(DType dtype, const Tensor& operand) { return planning_device(dtype, operand).has_value(); }
+
+std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other, bool json) {
   const std::optional<Device> device = planning_device(problem.dtype, operand);
   if (!device) {
-    return problem.describe() + "\n  plan: ATen, for this build has no kernels for " + device_name(operand) + " and " +
-           torch::headeronly::toString(operand.scalar_type()) + '\n';
+    const std::string reason = "this build has no kernels for " + name_operand(operand);
+    if (!json) return problem.describe() + "\n  plan: ATen, for " + reason + '\n';
+    return "{\"device\": " + json_string(device_name(operand)) + ", \"reason\": " + json_string(reason) + '}';
   }
   if (problem.out_channels == 0) return problem.describe() + "\n  plan: none, the weight has no output channels\n";
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
@@ -209,7 +218,7 @@ std::string explain_on(Problem problem, const Tensor& operand, const Tensor& oth
   std::shared_ptr<const TunedPlan> tuned;
   if (autotuner().candidates() > 0)
     tuned = autotuner().find(problem, operand.is_cuda() ? operand.get_device_index() : 0);
-  return explain(problem, *device, planner_options(), tuned.get());
+  return (json ? plan_json : explain)(problem, *device, planner_options(), tuned.get());
 }
 
 std::string build_info() {

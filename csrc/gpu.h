@@ -15,9 +15,11 @@ struct Inputs {
 };
 
 bool has_kernels(int64_t device);  // this build holds code that CUDA device `device` can run
-bool kernels_serve(DType dtype, const Tensor& operand);
+bool kernels_serve(DType dtype, const Tensor& operand);  // warns of the first CUDA call that they do not serve
 Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs);
-std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other);
+// As kernels_serve, without a warning; meta tensors stand for those of GPU 0.
+bool plans_for(DType dtype, const Tensor& operand);
+std::string explain_on(Problem problem, const Tensor& operand, const Tensor& other, bool json);
 // How many candidates are timed to choose a plan, 0: none; returns the number before.
 int64_t set_autotune_candidates(int64_t candidates);
 std::string build_info();

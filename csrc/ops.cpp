@@ -97,7 +97,8 @@ namespace {
 // Operands as each direction takes them: (input, weight), (grad_output, weight) or (input, grad_output); `size` is
 // input_size or kernel_size for the gradients and empty for forward.
 std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias, Sizes stride, Sizes padding,
-                         Sizes output_padding, int64_t groups, Sizes dilation, std::string direction, Sizes size) {
+                         Sizes output_padding, int64_t groups, Sizes dilation, std::string direction, Sizes size,
+                         bool json) {
   const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
   Problem problem;
   if (direction == "forward") {
@@ -110,7 +111,14 @@ std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias
     throw InvalidArgument("explain: direction must be 'forward', 'grad_input' or 'grad_weight', but got '" + direction +
                           "'");
   }
-  return explain_on(problem, first, second);
+  return explain_on(problem, first, second, json);
+}
+
+// Raises what forward raises; launches, allocates and plans nothing.
+bool serves_call(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
+                 Sizes output_padding, int64_t groups, Sizes dilation) {
+  const ConvArgs args = conv_args(stride, padding, output_padding, groups, dilation);
+  return plans_for(describe_forward_call(input, weight, bias, args).dtype, input);
 }
 
 }  // namespace
@@ -130,7 +138,8 @@ STABLE_TORCH_LIBRARY(deconv, library) {
   library.def("conv_transpose2d_backward(Tensor grad_output, Tensor input, Tensor weight, " DECONV_CONV_ARGS
               ") -> (Tensor grad_input, Tensor grad_weight)");
   library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
-              ", str direction='forward', int[] size=[]) -> str");
+              ", str direction='forward', int[] size=[], bool json=False) -> str");
+  library.def("_serves(Tensor input, Tensor weight, Tensor? bias=None, " DECONV_CONV_ARGS ") -> bool");
   library.def("autotune(int candidates) -> int");
   library.def("has_kernels(int device) -> bool");
   library.def("build_info() -> str");
@@ -142,6 +151,7 @@ STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("conv_transpose2d_grad_weight", TORCH_BOX(&deconv::grad_weight));
   library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward));
   library.impl("explain", TORCH_BOX(&deconv::explain_call));
+  library.impl("_serves", TORCH_BOX(&deconv::serves_call));
   library.impl("autotune", TORCH_BOX(&deconv::set_autotune_candidates));
   library.impl("has_kernels", TORCH_BOX(&deconv::has_kernels));
   library.impl("build_info", TORCH_BOX(&deconv::build_info));

@@ -116,4 +116,10 @@ std::string describe(const Plan& plan, DType dtype);
 std::string explain(const Problem& problem, const Device& device, const PlannerOptions& options = {},
                     const TunedPlan* tuned = nullptr);
 
+// The same for programs (plan_json.cpp): an object with device, kernel, estimate_ms, workspace_bytes, measured_ms where
+// the plan was chosen by its time, candidates ([kernel, estimate_ms] each) and refusals ([kernel, reason] each).
+std::string plan_json(const Problem& problem, const Device& device, const PlannerOptions& options,
+                      const TunedPlan* tuned);
+std::string json_string(const std::string& text);  // quoted and escaped
+
 }  // namespace deconv

@@ -23,7 +23,7 @@ from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
 from deconv_ext._ops import grad_input as _grad_input
 from deconv_ext._ops import grad_weight as _grad_weight
-from deconv_ext._ops import implementations
+from deconv_ext._ops import implementations, warn_unserved
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
@@ -186,6 +186,7 @@ def _recorded_forward(
     if is_plain(input, weight, bias):
         return plain_forward(*args)
     if input.is_complex():  # takes several real nodes of ATen's
+        warn_unserved(input)
         return aten_conv_transpose2d(*args)
     if needs_autograd(input, weight, bias):
         return _apply_forward(*args)

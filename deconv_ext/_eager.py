@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deconv_ext._arguments import Pair, integer, pair, replace_entry
 from deconv_ext._autocast import is_autocast, lowered_once
-from deconv_ext._ops import dispatch_forward, kernels_serve, keys
+from deconv_ext._ops import dispatch_forward, kernels_serve, keys, warn_unserved
 
 aten_conv_transpose2d: Any = torch.conv_transpose2d  # users replace the names that they know it by
 _overrideable = torch.ops.aten.convolution_overrideable.default
@@ -67,6 +67,7 @@ def plain_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *conv_args
     """The operator below autocast, where `is_plain` says so."""
     try:
         if not kernels_serve(input):
+            warn_unserved(input)
             return aten_conv_transpose2d(input, weight, bias, *conv_args)
         if needs_autograd(input, weight, bias):
             return _borrow_node(input, weight, bias, *conv_args)

@@ -27,6 +27,7 @@ dispatch_forward = forward._op  # without Python between, for arguments as the s
 for _name in ("grad_input", "grad_weight", "backward"):
     accept_integers(getattr(torch.ops.deconv, f"conv_transpose2d_{_name}"))
 accept_integers(torch.ops.deconv.explain)
+accept_integers(torch.ops.deconv._serves)
 
 implementations = torch.library.Library("deconv", "IMPL")  # keeps the registrations made from Python alive
 
@@ -66,12 +67,24 @@ def tf32_allowed() -> bool:
 implementations.impl("_tf32_allowed", tf32_allowed, "BackendSelect")  # asked by csrc/precision.cpp
 
 
-def warn_if_nothing_to_serve() -> None:
-    """Says once, at import, that every call will go to ATen, and why."""
-    if torch.ops.deconv.build_info().startswith("no CUDA"):
-        warnings.warn("deconv_ext was built without CUDA kernels; its calls go to ATen", stacklevel=3)
-    elif not torch.cuda.is_available():
-        warnings.warn("deconv_ext found no CUDA device; its calls go to ATen", stacklevel=3)
+_warned: list[str] = []
+
+
+def _warn_once(what: str) -> None:
+    if not _warned:
+        _warned.append(what)
+        build = torch.ops.deconv.build_info()
+        text = f"deconv_ext has no kernels for {what} (this build: {build}): ATen serves. It will not warn again"
+        warnings.warn(text, stacklevel=2)
+
+
+implementations.impl("_warn_unserved", _warn_once, "BackendSelect")  # called by csrc/fallback.cpp
+
+
+def warn_unserved(operand: Tensor) -> None:
+    """Warns once a process, of the first CUDA call that goes to ATen; never of a call on another device."""
+    if operand.device.type == "cuda":
+        _warn_once(f"{operand.device} and {operand.dtype}")
 
 
 def output_size(size: Any, kernel: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any) -> Any:

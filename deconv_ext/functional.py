@@ -1,4 +1,4 @@
-"""The operator as a function, and what it says about itself."""
+"""The operator as a function, and what this installation is."""
 
 import platform
 
@@ -7,9 +7,8 @@ from torch import Tensor
 
 from deconv_ext._arguments import Pair, pair
 from deconv_ext._eager import aten_conv_transpose2d, call
-from deconv_ext._fake import axes, empty_like_torch
 from deconv_ext._ops import forward as _operator
-from deconv_ext._ops import has_kernels, output_size, tf32_allowed
+from deconv_ext._ops import has_kernels, tf32_allowed
 from deconv_ext.override import OURS, asks_subclass, override
 
 _has_torch_function = torch._C._has_torch_function_variadic
@@ -66,67 +65,6 @@ def conv_transpose2d(
 
 
 OURS[aten_conv_transpose2d] = conv_transpose2d
-
-
-def _as_meta(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def explain(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    output_padding: Pair = 0,
-    groups: int = 1,
-    dilation: Pair = 1,
-    direction: str = "forward",
-) -> str:
-    """The plan that a call with these arguments would use, and what else was considered; nothing runs.
-
-    The tensors may live on the ``meta`` device, which asks for the plan of GPU 0 (or of an H200 without one).
-
-    Args:
-        input, weight, bias, stride, padding, output_padding, groups, dilation: as :func:`conv_transpose2d`.
-        direction: "forward" (the default), "grad_input" or "grad_weight"; the gradients take the strides that forward
-            gives.
-
-    Returns:
-        Lines of text that name the call, its result, the device, the plan with its estimated time (ms), the launch, the
-        workspace (bytes) and the quickest candidates of each family; or why the call goes to ATen. Made for reading; it
-        changes with versions.
-
-    Raises:
-        RuntimeError: as :func:`conv_transpose2d`.
-        ValueError: an unknown direction.
-
-    Example:
-        >>> x, weight = torch.empty(1, 4, 5, 5, device="meta"), torch.empty(4, 3, 2, 2, device="meta")
-        >>> print(deconv_ext.explain(x, weight, stride=2).splitlines()[1].strip())
-        result: contiguous; 2.4e-06 GFLOP dense, 1.792e-06 GB read and written once
-    """
-    args = (stride, padding, output_padding, groups, dilation)
-    forward = torch.ops.deconv.explain(input, weight, bias, *args)
-    if direction == "forward":
-        return forward
-    if direction not in ("grad_input", "grad_weight"):
-        raise ValueError(f"direction must be 'forward', 'grad_input' or 'grad_weight', but got {direction!r}")
-    on_gpu = input.device.type == "meta" or (input.device.type == "cuda" and has_kernels(input.device.index or 0))
-    given = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    pairs = [axes(name, value) for name, value in given.items()]
-    extent = [output_size(input.shape[a - 2], weight.shape[a + 2], *(v[a] for v in pairs)) for a in (0, 1)]
-    size = [*input.shape[:-3], weight.shape[1] * groups, *extent]
-    if on_gpu:
-        input, weight = _as_meta(input), _as_meta(weight)
-        unbatched = input.dim() == 3
-        batched = [1, *size] if unbatched else size
-        grad_output = empty_like_torch(batched, (input, weight), unbatched, stride, output_padding)
-    else:  # goes to ATen: only sizes matter
-        grad_output = input.new_empty(()).expand(size)
-    if direction == "grad_input":
-        return torch.ops.deconv.explain(grad_output, weight, None, *args, direction, list(input.shape[-2:]))
-    return torch.ops.deconv.explain(input, grad_output, None, *args, direction, list(weight.shape[-2:]))
 
 
 def show_config() -> str:

@@ -118,7 +118,7 @@ def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "usage:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["info", "check", "explain", "bench", "demo"])
+@pytest.mark.parametrize("command", ["info", "check", "explain", "bench", "profile", "demo"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main([command, "--help"])

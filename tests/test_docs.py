@@ -14,9 +14,10 @@ import deconv_ext
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/*.md"))
-MODULES = [
-    f"deconv_ext.{name}" for name in ("conversion", "functional", "functional1d", "modules", "override", "workloads")
-]
+_NAMES = (
+    "conversion", "functional", "functional1d", "inspection", "modules", "override", "profiling", "workloads"
+)  # fmt: skip
+MODULES = [f"deconv_ext.{name}" for name in _NAMES]
 
 # ```python, or ```python gpu for what needs a GPU; the code up to the closing fence.
 _BLOCK = re.compile(r"^```python( gpu)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,5 +1,6 @@
 """The build's answers to what it lacks, and the one version."""
 
+import importlib
 import os
 import re
 import runpy
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import deconv_ext
+import deconv_ext.cli.main
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("setuptools")
@@ -90,10 +91,42 @@ def test_wheel_of_free_threaded_python(tmp_path: Path) -> None:
     assert "the build needs a C++ compiler" in message
 
 
+def _found_in(name: str, pattern: str) -> list[str]:
+    return re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_one_version() -> None:
-    found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert found is not None
-    assert found[1] == deconv_ext.__version__
+    assert _found_in("pyproject.toml", r'^version = "(.+)"$') == [deconv_ext.__version__]
+    assert _found_in("CITATION.cff", r"^version: (.+)$") == [deconv_ext.__version__]
+
+
+def test_the_script_is_the_command_line() -> None:
+    (entry,) = _found_in("pyproject.toml", r'^deconv-ext = "(.+)"$')
+    module, _, function = entry.partition(":")
+    assert getattr(importlib.import_module(module), function) is deconv_ext.cli.main.main
+
+
+def test_one_address() -> None:
+    """Every link to the repository is to the one that pyproject.toml names."""
+    (address,) = _found_in("pyproject.toml", r'^Repository = "(.+)"$')
+    hidden = (ROOT / ".github").rglob("*")  # not in a source archive
+    pages = [*ROOT.glob("*.md"), ROOT / "CITATION.cff", ROOT / "pyproject.toml", *hidden]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages if page.is_file())
+    ours = [link for link in re.findall(r"https://github\.com/\S+", text) if "deconv" in link]
+    assert ours
+    assert all(link.startswith(address) for link in ours)
+
+
+@pytest.mark.skipif(not (ROOT / ".github").exists(), reason="no .github beside these tests")
+@pytest.mark.parametrize("form", ["bug", "performance"])
+def test_issue_forms_ask_for_commands_that_exist(form: str) -> None:
+    text = (ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml").read_text(encoding="utf-8")
+    commands = set(re.findall(r"`deconv-ext (\w+)", text))
+    assert "info" in commands
+    for command in commands:
+        with pytest.raises(SystemExit) as raised:
+            deconv_ext.cli.main.main([command, "--help"])
+        assert raised.value.code == 0
 
 
 def test_architectures_share_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
