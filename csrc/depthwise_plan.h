@@ -147,8 +147,7 @@ constexpr int depthwise_rows_input_right(int kernel, int stride) {
 constexpr int depthwise_rows_output_beside(int kernel, int stride) { return kernel - stride; }
 
 // Rows come to shared memory by asynchronous copies, each warp's to a ring of its own: bytes of a step, how many steps
-// they come ahead of their use, and bytes of the ring. More on the way than so much made layers slower
-// (docs/performance_notes.md).
+// they come ahead of their use, and bytes of the ring. More on the way than so much made layers slower.
 constexpr int depthwise_rows_step_bytes(int element, int stride, int kernel, bool channels_inner,
                                         DepthwiseRowsRead read) {
   const bool input = read != DepthwiseRowsRead::kOutput, output = read != DepthwiseRowsRead::kInput;

@@ -87,7 +87,7 @@ constexpr bool hopper_has_major_m(int element, HopperTile tile, HopperSource sou
 }
 
 // Instances with others beside them that store pixels which are blocks of another result's: few, for the layers timed
-// lose 2% in the mean by what is left out (docs/performance_notes.md).
+// lose 2% in the mean by what is left out.
 constexpr bool hopper_stores_blocks(int parts, HopperTile tile, HopperSource source) {
   return parts == 1 && tile.phases == 1 && tile.fold == 1 && source != HopperSource::kIm2col &&
          (tile.groups == 8 || tile.groups == 20 || tile.groups == 26 || tile.groups == 32);

@@ -11,7 +11,7 @@
 namespace deconv {
 
 // On either side: more fill a tile better, and compute more for nothing. Up to kMostMergedChannels where groups can't
-// be merged otherwise. Timings of 16, 32 and 64 are in docs/performance_notes.md.
+// be merged otherwise.
 inline constexpr int64_t kMergedChannels = 32, kMostMergedChannels = 64;
 inline constexpr int64_t kMostMergedBytes = 64 << 20;  // of grad_weight of the merged groups
 

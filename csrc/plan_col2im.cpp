@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostRows = 16 * kCol2imMostRowTiles * kCol2imMultiplyWarps;  // products of a pixel in one block
 constexpr int kMostStrips = 16, kMostDepthSteps = 4;
 
-// Cycles of a multiprocessor, estimated from the kernel with parts left out, on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor, estimated from the kernel with parts left out, on an H200.
 constexpr double kDepth = 90, kRowTile = 88, kRowTile16 = 56, kSplitRowTile = 240;  // of one step of the depth
 constexpr double kItem = 300, kTap = 20;         // of an adding warp: 32 or 64 columns of neighbours, a tap of those
 constexpr double kCopy = 12, kGather = 130;      // of a copy of 32 lanes, of as many loads

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostStrips = 16;
 
-// Cycles of a multiprocessor at kClock, fitted to 4,853 timings of 34 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 4,853 timings of 34 layers on an H200.
 struct Costs {
   double product;    // of 64 pixels and 32 bytes of channels, for each row of operand B
   double kept;       // of 64 pixels, for each row of operand B

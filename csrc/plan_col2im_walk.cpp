@@ -13,7 +13,7 @@ constexpr int64_t kMostRounds = 4;     // of all multiprocessors, up to which mo
 constexpr double kSegmentSteps = 0.3;  // what a segment costs besides, in steps
 
 // Cycles of an adding warp: of its units of a kind, of a line of taps of a unit, of a tap of a unit and a neighbour.
-// Fitted, with those of the planner for Hopper, to 4,853 timings of 34 layers on an H200 (docs/performance_notes.md).
+// Fitted, with those of the planner for Hopper, to 4,853 timings of 34 layers on an H200.
 constexpr double kItem = 470, kLine = 60, kTap = 16;
 
 std::string refusal_of(const Problem& problem, const Device& device) {

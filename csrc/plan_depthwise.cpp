@@ -27,8 +27,7 @@ constexpr double kTapCost = 1.5;      // one multiplication with its share of th
 constexpr double kColumnTapCost = 3;  // where each column finds its own taps
 constexpr double kPixelCost = 4;      // one load, with its place and its bounds; channels innermost
 // Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200, 5 in grad_input
-// with taps of 16x16; 2.7 to 4.1 without groups, in grad_weight and in grad_input of many channels from one
-// (docs/performance_notes.md).
+// with taps of 16x16; 2.7 to 4.1 without groups, in grad_weight and in grad_input of many channels from one.
 constexpr double kMeasuredOverCounted = 1.5, kMeasuredOverCountedAlone = 3.2;
 
 // The taps of one axis: how many a phase or plane has at most, and the pixels between them.

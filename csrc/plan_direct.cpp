@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostSplits = 8;
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kMostShared = 64 << 10;
-// Fitted to 836 timings of 32 layers on an H200 (docs/performance_notes.md): estimates are off by 16%, and taking the
+// Fitted to 836 timings of 32 layers on an H200: estimates are off by 16%, and taking the
 // lowest costs 2% over the best. Warp instructions of a thread, of a weight that it stages, of a chunk in a row of
 // taps, of a group of taps side by side and of a load and a result; instructions that a scheduler issues in a cycle.
 constexpr double kBeginCost = 242, kWeightCost = 35, kItemCost = 73, kGroupCost = 49, kStoreCost = 6;

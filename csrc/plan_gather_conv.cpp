@@ -14,7 +14,7 @@ namespace {
 constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 100, kStoreCost = 6;
 // A store of less than a sector occupies the memory pipe as a whole one would.
 constexpr double kScatteredStoreCost = 24;
-// Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200 (docs/performance_notes.md), so
+// Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200, so
 // that families compare.
 constexpr double kMeasuredOverCounted = 2.6;
 // Over the time to move all bytes, where that is more: 1.5 to 2.1, the most where planes of the width read the same

@@ -31,8 +31,7 @@ constexpr int kMostIm2colImages = 32, kMostIm2colPixels = 256;  // of a tile, al
 constexpr int64_t kMostIm2colExtent = 1 << 14;
 
 // Cycles of a multiprocessor at kClockHopper, fitted to 159,958 timings of 268 layers on an H100 and 5,383 of 34 on an
-// H200; those of contiguous sources and results in 16 bits and TF32 later to 90,782 on H100s and 90,869 on an H200
-// (docs/performance_notes.md).
+// H200; those of contiguous sources and results in 16 bits and TF32 later to 90,782 on H100s and 90,869 on an H200.
 constexpr double kClockHopper = 1.7e9;
 // Of a result's element, by how it lies to its neighbours.
 struct StoreCosts {
@@ -53,7 +52,7 @@ struct StoreCosts {
   double in_parts;      // more, where tiles side by side meet at no multiple of 16 bytes
   double whole_rows;    // times as much of what ragged rows cost more, where a tile has whole ones
   // Pixels that are blocks: more for a store, by how many neighbours it takes, and for each sector that is written in
-  // parts. Fitted to some 60,000 timings of 60 layers on an H100 and an H200 (docs/performance_notes.md).
+  // parts. Fitted to some 60,000 timings of 60 layers on an H100 and an H200.
   double blocks = 0, blocks_store = 0, blocks_sector = 0;
 };
 // Where results leave by tensor copies.
@@ -90,7 +89,7 @@ struct Costs {
 constexpr StoreCosts kStoresShort{0.0499, 0.0139,  0.0159, 0.0463,  0.0581, 0.0946, 5.2,  0.117, 0.0638, 0.0636, 0.0968,
                                   0.0163, 0.00353, 0.616,  0.00359, 0.0382, 1.32,   0.15, 0.253, 0.175,  0.105,  0.144,
                                   1.08,   2.36,    3.29,   1.2,     0.111,  0.235,  1,    0.06,  0.28,   0.12};
-// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last (docs/performance_notes.md); `column` is
+// Of copies: fitted to 109,187 timings of 132 layers on an H200, channels_last; `column` is
 // set by hand, so that kb2_02, kb2_36 and sam_up2 take them and unet_up1 does not, as timed.
 constexpr CopyCosts kCopiesShort{0.0271, 0.006, 0.025, 112, 0.845, 39.3, 0.122};
 constexpr Costs kCostsShort{0.75, 138,   71.9, 2.97, 2.45,  12.8,    1140,         206,
@@ -522,7 +521,7 @@ class Candidates {
   }
 
   // Columns adjacent: lines of whole runs, which follow each other in shared memory. Turns were slower with these
-  // copies than without, or than no turns (docs/performance_notes.md).
+  // copies than without, or than no turns.
   bool choose_copied_columns(HopperConvPlan& p) const {
     if (!hopper_may_copy_columns(element_, p.tile, p.source) || p.inner != HopperInner::kWidth || p.whole_sectors ||
         p.in_turns) {
@@ -788,7 +787,7 @@ class Candidates {
     };
     // Kept halos belong to a whole item. Warpgroups take turns between its phase groups, so then all weights must stay.
     // Where they can't, halos that are brought for each phase group are the quicker ones in 16 bits; in TF32 they were
-    // not, and are not tried (docs/performance_notes.md).
+    // not, and are not tried.
     const int64_t kept = (p.in_turns ? 2 : 1) * p.chunks, least_stages = p.in_turns ? all_stages : kLeastWeightSlots;
     p.keep_halo = p.phase_groups > 1 && kept <= kMostHaloSlots && p.planes_h * p.planes_w == 1 && p.split == 1 &&
                   halo * kept + least_stages * stage <= room &&

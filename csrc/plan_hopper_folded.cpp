@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kLeastSlots = 2, kMostSlots = 6;
 
-// Cycles of a multiprocessor at kClock, fitted to 80 timings of 28 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 80 timings of 28 layers on an H200.
 struct Costs {
   double product;    // of a chunk of source channels, for each pixel of a tile
   double bytes;      // that copies bring in a cycle

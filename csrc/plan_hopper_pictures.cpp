@@ -14,7 +14,7 @@ namespace deconv {
 namespace {
 
 // Cycles of a multiprocessor at kClock, fitted to 2,251 timings of 34 layers, but for `single` and `staged` and TF32's
-// `line`, which are by hand (docs/performance_notes.md).
+// `line`, which are by hand.
 constexpr double kBytes = 67;  // that copies bring in a cycle
 struct Costs {
   double product;   // of 64 pixels, 32 bytes of channels and a shift along the height, for each row of operand B

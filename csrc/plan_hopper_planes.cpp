@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kLeastSlots = 3;
 
-// Cycles of a multiprocessor at kClock, fitted to 832 timings of 29 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 832 timings of 29 layers on an H200.
 struct Costs {
   double product;  // of 64 pixels, for each result channel and chunk of source channels
   double stage;    // of a chunk besides

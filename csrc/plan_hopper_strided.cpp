@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLeastSlots = 2, kMostWeightSlots = 8;
 
-// Cycles of a multiprocessor at kClock, fitted to 244 timings of 29 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClock, fitted to 244 timings of 29 layers on an H200.
 struct Costs {
   double product;    // of 64 pixels and a tap, for each result channel and chunk of source channels
   double turned;     // of a chunk besides, for each row of a pixel's halo and column after its first

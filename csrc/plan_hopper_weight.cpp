@@ -18,8 +18,8 @@ constexpr int kMostTap = 128;
 // beside the rounding of the operands.
 constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15;
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 226 timings of 9 layers, all tiles, on an H200
-// (docs/performance_notes.md); additive, for the parts of a step overlap little.
+// Cycles of a multiprocessor at kClockHopper, fitted to 226 timings of 9 layers, all tiles, on an H200.
+// Additive, because the parts of a step overlap little.
 constexpr double kClockHopper = 1.7e9;
 struct Costs {
   double product, columns;   // of an instruction of a warpgroup: fixed, and for each 2 of wgmma's N

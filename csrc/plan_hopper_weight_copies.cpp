@@ -10,8 +10,7 @@ constexpr int64_t kAlignment = 256;  // of the workspace's parts, bytes
 constexpr int kMostSlots = 8, kLeastSlots = 2;
 constexpr int kMostBox = 256;  // pixels along one axis of a tensor copy
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 2,852 timings of 26 layers on an H200
-// (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to 2,852 timings of 26 layers on an H200.
 constexpr double kClockHopper = 1.7e9;
 constexpr double kMemoryOverlap = 0.06;  // of what hides behind something longer, still felt
 constexpr double kBlockCost = 1500, kItemCost = 3600;  // once, and with each further item of a block

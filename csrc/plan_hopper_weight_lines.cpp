@@ -21,7 +21,7 @@ constexpr int kMostStages = 8, kLeastStages = 2;
 // beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
 constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200.
 constexpr double kClockHopper = 1.85e9;
 constexpr double kColumn = 1.23;     // of an instruction, for each 2 of wgmma's N
 constexpr double kProductCost = 3;   // of an instruction besides

@@ -18,8 +18,7 @@ constexpr int64_t kAlignment = 1024;            // of the workspace's parts, byt
 // beside the rounding of the operands.
 constexpr int64_t kMostPixels = 1 << 15;
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 1,900 timings of 39 layers on an H200
-// (docs/performance_notes.md).
+// Cycles of a multiprocessor at kClockHopper, fitted to 1,900 timings of 39 layers on an H200.
 constexpr double kClockHopper = 1.7e9;
 constexpr double kColumn = 0.9;          // of an instruction, for each 2 of wgmma's N
 constexpr double kProductCost = 3.6;     // of an instruction besides

@@ -14,7 +14,7 @@ constexpr int kChannels = kHopperWeightChannels;
 // beside the rounding of the operands.
 constexpr int64_t kMostPixels = 1 << 16;
 
-// Cycles of a multiprocessor, fitted to 2,852 timings of 26 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor, fitted to 2,852 timings of 26 layers on an H200.
 constexpr double kColumns = 34.5;     // of an instruction's 64 columns
 constexpr double kOneColumn = 6;      // more where an instruction has no others: it reads as much as it can
 constexpr double kSharedBytes = 128;  // read by tensor cores or written by tensor copies, in a cycle

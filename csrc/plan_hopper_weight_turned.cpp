@@ -15,7 +15,7 @@ constexpr int kRows = kHopperWeightTileM;      // of operand A
 // beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
 constexpr int64_t kMostPixels = 1 << 15, kMostPixelsSplit = int64_t{1} << 40;
 
-// Cycles of a multiprocessor, fitted to 1,160 timings of 22 layers on an H200 (docs/performance_notes.md).
+// Cycles of a multiprocessor, fitted to 1,160 timings of 22 layers on an H200.
 constexpr double kColumn = 1.08;         // of an instruction, for each 2 of wgmma's N
 constexpr double kProductCost = 22;      // of an instruction besides: its operand A lies in registers
 constexpr double kAloneCost = 36;        // more, where it is short and no other one follows before the next gather

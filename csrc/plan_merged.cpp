@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMovedOverCopied = 1.2;  // of any family's memory traffic at best, as the depthwise family counts it
 
-// Of taking the diagonal blocks out. Fitted to timings on an H200 (docs/performance_notes.md).
+// Of taking the diagonal blocks out. Fitted to timings on an H200.
 double diagonal_ms(int64_t result_bytes) {
   constexpr double kLaunchMs = 1.5e-3, kMsPerByte = 1e-9;
   return kLaunchMs + static_cast<double>(result_bytes) * kMsPerByte;

@@ -20,8 +20,7 @@ constexpr int64_t kMostReach = INT32_MAX;  // bytes from a halo's first pixel to
 constexpr int64_t kMostPadding = 2;
 constexpr int kReservedShared = 1024;  // of a block, for the system
 
-// Cycles of a multiprocessor, fitted to 970 timings of all tiles of 26 layers on an H200, in bfloat16 and TF32
-// (docs/performance_notes.md).
+// Cycles of a multiprocessor, fitted to 970 timings of all tiles of 26 layers on an H200, in bfloat16 and TF32.
 constexpr double kShareOfPeak[2] = {0.91, 0.67};  // of the tensor cores' rate, within a turn; of three TF32 products
 constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
 // Times as much for products where a warp has two rows of 16 channels, for pixels are loaded more often: of 16 bits, of

@@ -19,7 +19,7 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 
 // Cycles of a multiprocessor, fitted to 2,071 timings on an H100 (24 layers in bfloat16 and TF32, most in both layouts,
 // forward) so that the quickest tiles come first and have their time, those of kb1_75, kb1_81 and resnext_g32 before
-// all (docs/performance_notes.md). Of an earlier fit, with strict float32 and grad_input: kSplitProductQuads,
+// all. Of an earlier fit, with strict float32 and grad_input: kSplitProductQuads,
 // kGatherPlane, about kOffset. By hand: kPackWord, so that fcn32s in 16 bits stays with the subpixel family;
 // kSplitProduct and kCopyPlane, for grad_input of a few channels in strict float32, channels_last; kCopyLatency (1690
 // by the fit), for a near tie of 16 channels in TF32, channels_last.

@@ -18,7 +18,7 @@ constexpr int kFewestRowLanes = 8;     // that store a row together
 constexpr double kLanesTaken = 1.25;   // a row's bytes by its lanes': few beyond are no reason for more
 
 // Fitted to 7,633 timings on an H100 (121 layers in bfloat16 and TF32, forward) and an H200 (45), so that the quickest
-// tiles come first and have their time, those of kb1_75 and kb1_81 before all (docs/performance_notes.md).
+// tiles come first and have their time, those of kb1_75 and kb1_81 before all.
 // Cycles of a scheduler for a warp: of a step; of four columns of a unit by 32 lanes; of a band's row with taps, and of
 // a phase of the width of it; of an entry of a list; of a lane's sum; of the rows that are stored at once, and of one
 // of them whose ends are parts of 16 bytes.

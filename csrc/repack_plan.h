@@ -7,7 +7,7 @@
 namespace deconv {
 
 inline constexpr int64_t kRepackLimit = 256 << 20;  // bytes of the workspace
-// Of a slice where those in all of that are estimated too quick (docs/performance_notes.md).
+// Of a slice where those in all of that are estimated too quick.
 inline constexpr int64_t kRepackHalf = kRepackLimit / 2;
 
 // A tensor channels_last, each group's channels padded to 16 bytes.
@@ -35,7 +35,7 @@ inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype
   return repacked(tensor, groups, dtype).numel() * static_cast<int64_t>(element_size(dtype));
 }
 
-// Fitted to timings on an H200 (docs/performance_notes.md). One launch rewrites both operands of grad_weight.
+// Fitted to timings on an H200. One launch rewrites both operands of grad_weight.
 inline constexpr double kRepackLaunchMs = 3e-3;
 inline double repack_bytes_ms(const Tensor4& tensor, int64_t bytes) {
   constexpr double kMsPerByte = 0.65e-9, kColumnsApart = 5;

@@ -1,6 +1,9 @@
 """The command line: what each command prints and writes, and its exit code."""
 
+import argparse
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,17 +17,23 @@ from helpers import assert_plan_is_the_quickest
 from torch import Tensor, nn
 
 import deconv_ext
-from deconv_ext.cli import check, operands, sweep, training
+from deconv_ext.cli import bench, check, operands, reports, sweep, training
 from deconv_ext.cli.main import main
 from deconv_ext.workloads import (
+    ALL_CASES,
     KERNELBENCH,
+    KINDS,
     SWEEP,
     ZOO,
     case,
+    kind_of,
     load_cases,
     output_size,
+    parse_shape,
     scale_down,
     select,
+    shape_of,
+    suite_of,
     sweep_point,
 )
 
@@ -56,7 +65,9 @@ def test_runs_as_a_module(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direction", ["forward", "grad_input", "grad_weight"])
 def test_explain_of_a_layer(direction: str, capsys: pytest.CaptureFixture[str]) -> None:
-    layer = "--input 2,4,5,6 --out-channels 6 --kernel 3,2 --stride 2 --padding 1,0 --groups 2 --device meta"
+    layer = (
+        "--input 2,4,5,6 --out-channels 6 --kernel 3,2 --stride 2 --padding 1,0 --groups 2 --dtype fp32 --device meta"
+    )
     assert main(["explain", *layer.split(), "--direction", direction]) == 0
     text = capsys.readouterr().out
     assert f"{direction} float32 input (2, 4, 5, 6) -> output (2, 6, 9, 12), kernel 3x2, stride 2x2" in text
@@ -64,7 +75,7 @@ def test_explain_of_a_layer(direction: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_explain_of_a_case(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--case", "kb1_57", "--device", "meta"]) == 0
+    assert main(["explain", "--case", "kb1_57", "--device", "meta", "--dtype", "fp32"]) == 0
     text = capsys.readouterr().out
     assert all(f"{direction} float32" in text for direction in ("forward", "grad_input", "grad_weight"))
 
@@ -78,8 +89,12 @@ def test_explain_of_a_case(capsys: pytest.CaptureFixture[str]) -> None:
         ("explain --input 2,4,5,6 --out-channels 6 --kernel 3,3,3", "--kernel is 3,3,3"),
         ("explain --input 2,4,5,6 --out-channels 6 --kernel 3 --groups 4 --device meta", "--groups is 4"),
         ("bench --json-cases missing.json", "missing.json"),
-        ("bench --from-json missing.json", "missing.json"),
+        ("bench --from-csv missing.csv", "missing.csv"),
         ("bench --case no_such_case", "no_such_case"),
+        ("bench --input 1,4,1,1 --out-channels 4 --kernel 3 --padding 3", "(-3, -3)"),
+        ("bench --input 1,4,1,1 --out-channels 4", "--input is 1,4,1,1"),
+        ("bench --input 1,0,1,1 --out-channels 4 --kernel 1", "--input is 1,0,1,1"),
+        ("bench --input 1,4,1,1 --out-channels 0 --kernel 1", "--out-channels is 0"),
         ("bench --execution eager", "--execution is eager"),
         ("bench --training --case no_such_model", "no_such_model"),
         ("bench --training --direction forward", "--direction is forward"),
@@ -111,12 +126,16 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"deconv_ext {command}" in capsys.readouterr().out
 
 
-def test_bench_help_tells_how_to_make_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_help_gives_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     text = capsys.readouterr().out
-    assert "  python -m deconv_ext bench --from-json report.json" in text
-    assert "docs/figures/train_dcgan.py" in text
+    examples = re.findall(r"^  deconv-ext (bench .+?)(?:   .*)?$", text, re.MULTILINE)
+    assert len(examples) >= 4
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    for example in examples:
+        parser.parse_args(example.split()[1:])
 
 
 # --- check ----------------------------------------------------------------------------------------------------------
@@ -157,23 +176,97 @@ def test_check_notices_wrong_results(
 
 
 def test_bench(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A scaled-down layer measured, written as JSON, and shown again from it."""
-    report = tmp_path / "report.json"
-    arguments = f"bench --case kb1_81 --scale 16 --direction all --device {device} --json {report}"
+    """A scaled-down layer measured, written as CSV, and shown again from it."""
+    arguments = f"bench --case kb1_81 --scale 16 --layout nchw --dtype fp32 --device {device} --csv report.csv"
     assert main(arguments.split()) == 0
-    assert "kb1_81" in capsys.readouterr().out
-    rows = json.loads(report.read_text())["rows"]
-    assert len(rows) == 3
-    assert {row["case"] for row in rows} == {"kb1_81"}
-    assert main(["bench", "--from-json", str(report)]) == 0
-    assert "kb1_81" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "kb1_81" in shown
+    report = reports.read_csv("report.csv")
+    assert [(row.suite, row.case, row.direction) for row in report.rows] == [
+        ("kernelbench", "kb1_81", direction) for direction in operands.DIRECTIONS
+    ]
+    assert all(row.measured and row.floor_ms and row.error is not None and row.kernel for row in report.rows)
+    assert {"commit", "date", "torch", "copy GB/s", "fp32 TFLOP/s"} <= report.head.keys()
+    assert main(["bench", "--from-csv", "report.csv", "--csv", "again.csv"]) == 0
+    assert capsys.readouterr().out == shown
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "report.csv").read_bytes()
+
+
+def test_bench_of_a_layer_by_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """By default bfloat16, every direction and both layouts."""
+    layer = "--input 2,8,5,6 --out-channels 4 --kernel 4 --stride 2 --padding 1"
+    assert main(f"bench {layer} --device cpu --csv mine.csv".split()) == 0
+    rows = reports.read_csv("mine.csv").rows
+    assert {row.shape for row in rows} == {"2x8x5x6 to 4 k4 s2 p1"}
+    assert {(row.dtype, row.layout, row.direction) for row in rows} == {
+        ("bf16", layout, direction) for layout in bench.LAYOUTS for direction in operands.DIRECTIONS
+    }
+    assert main(f"bench {layer} --device cpu --dtype tf32 --direction forward".split()) == 0
+    assert "tf32" in capsys.readouterr().out
+
+
+_ONE_LAYER = [
+    "bench", "--case", "kb1_81", "--scale", "16", "--layout", "nchw", "--dtype", "fp32", "--device", "cpu",
+    "--csv", "report.csv",
+]  # fmt: skip
+
+
+def test_bench_resumes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file holds is not measured again; a file of another commit is refused, and stays."""
+    arguments = [*_ONE_LAYER, "--resume"]
+    assert main([*arguments, "--direction", "forward"]) == 0
+    (first,) = reports.read_csv("report.csv").rows
+    assert main(arguments) == 0
+    rows = reports.read_csv("report.csv").rows
+    assert (rows[0], len(rows)) == (first, 3)
+    monkeypatch.setenv("DECONV_COMMIT", "another")
+    assert main(arguments) == 2
+    assert "commit is" in capsys.readouterr().err
+    assert len(reports.read_csv("report.csv").rows) == 3
+
+
+def test_bench_keeps_the_rest_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row without memory is marked, the others are measured, and the exit code is 0; any other error is 1."""
+    right = bench.call_ours
+
+    def short(direction: str, given: operands.Operands) -> Tensor:
+        if direction == "grad_input":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(direction, given)
+
+    monkeypatch.setattr(bench, "call_ours", short)
+    assert main(_ONE_LAYER) == 0
+    notes = {row.direction: (row.measured, row.note) for row in reports.read_csv("report.csv").rows}
+    assert notes == {
+        "forward": (True, ""), "grad_input": (False, "not measured: out of memory"), "grad_weight": (True, "")
+    }  # fmt: skip
+    monkeypatch.setattr(bench, "call_ours", lambda direction, given: right(direction, given) + 1)
+    assert main([*_ONE_LAYER, "--direction", "forward"]) == 1
+    assert reports.read_csv("report.csv").rows[0].note.startswith("wrong")
+
+
+def test_reports_of_several_runs_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of files with equal heads, the later one's where both have one; other files are refused."""
+    head = {"commit": "a", "gpu": "G", "torch": "2"}
+    row = reports.Row("zoo", "dcgan4", shape_of(ZOO[3]), "forward", "bf16", "nchw", 1.0, 2.0, 0.5, 1e-3, 0.1, "hopper")
+    first = reports.Report(head, [row, dataclasses.replace(row, layout="channels_last")])
+    second = reports.Report({**head, "bf16 TFLOP/s": "700"}, [dataclasses.replace(row, ours_ms=0.5)])
+    merged = reports.merge([first, second])
+    assert [(one.layout, one.speedup) for one in merged.rows] == [("nchw", 4.0), ("channels_last", 2.0)]
+    assert merged.head["bf16 TFLOP/s"] == "700"
+    with pytest.raises(ValueError, match="commit is a in one report and b"):
+        reports.merge([first, reports.Report({**head, "commit": "b"})])
+    (tmp_path / "table.csv").write_text("name,value\n1,2\n")
+    assert main(["bench", "--from-csv", "table.csv"]) == 2
+    assert "table.csv is no report" in capsys.readouterr().err
 
 
 def test_bench_of_own_cases_with_charts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     mine = {"name": "mine", "n": 1, "ci": 2, "h": 3, "w": 4, "co": 2, "k": 3, "s": 2}
     (tmp_path / "cases.json").write_text(json.dumps([mine]))
-    assert main(["bench", "--json-cases", "cases.json", "--device", "cpu", "--plot", "chart.png"]) == 0
+    chart = ["--device", "cpu", "--dtype", "fp32", "--plot", "chart.png"]
+    assert main(["bench", "--json-cases", "cases.json", *chart]) == 0
     assert "mine" in capsys.readouterr().out
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
@@ -190,52 +283,51 @@ def test_bench_refuses_malformed_cases(content: str, tmp_path: Path, capsys: pyt
     assert "error:" in capsys.readouterr().err
 
 
-# --- bench --sweep --------------------------------------------------------------------------------------------------
+# --- bench --suite sweep --------------------------------------------------------------------------------------------
 
 
 def test_bench_sweep(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neighbours measured, charted, and shown again from JSON with the same columns."""
+    """Neighbours measured, charted, and shown again from CSV with the same columns."""
     pytest.importorskip("matplotlib")
     names = ["sweep_stride_0001", "sweep_stride_0002", "sweep_kernel_0003"]
     chosen = [argument for name in names for argument in ("--case", name)]
-    measure = ["--scale", "16", "--device", device, "--json", "sweep.json", "--plot", "sweep.png"]
-    assert main(["bench", "--sweep", *chosen, *measure]) == 0
+    measure = f"--scale 16 --dtype fp32 --layout nchw --direction forward --device {device}"
+    assert main(["bench", *chosen, *measure.split(), "--csv", "sweep.csv", "--plot", "sweep.png"]) == 0
     shown = capsys.readouterr().out
-    assert {row["case"] for row in json.loads((tmp_path / "sweep.json").read_text())["rows"]} == set(names)
+    assert {row.case for row in reports.read_csv("sweep.csv").rows} == set(names)
     assert "3 points" in shown
     assert "to previous" in shown
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    assert main(["bench", "--from-json", "sweep.json", "--plot", "again.png"]) == 0
+    assert main(["bench", "--from-csv", "sweep.csv", "--plot", "again.svg"]) == 0
     assert capsys.readouterr().out == shown
-    assert (tmp_path / "again.png").exists()
+    assert "<svg" in (tmp_path / "again.svg").read_text()
 
 
-def _sweep_row(name: str, ours_over_floor: float, speedup: float = 1.0, **fields: object) -> dict[str, object]:
-    times = {"ours_ms": 0.1 * ours_over_floor, "cudnn_ms": 0.1 * ours_over_floor * speedup, "floor_ms": 0.1}
-    place = {"case": name, "mode": "bf16", "layout": "nchw", "direction": "forward"}
-    return {**place, **times, "speedup": speedup, "wrong": False, **fields}
+def _sweep_row(
+    name: str, ours_over_floor: float | None, speedup: float = 1.0, direction: str = "forward"
+) -> reports.Row:
+    times = () if ours_over_floor is None else (0.1 * ours_over_floor, 0.1 * ours_over_floor * speedup, 0.1)
+    return reports.Row("sweep", name, "", direction, "bf16", "nchw", *times, note="" if times else "not measured: why")
 
 
 def test_sweep_finds_cliffs() -> None:
     """In order of the values; each axis and direction has neighbours of its own; a row without times is passed over."""
-    failed = {**_sweep_row("sweep_kernel_0004", 1), "failed": "no memory"}
-    del failed["speedup"]
     rows = [
         _sweep_row("sweep_kernel_0005", 9.0),
         _sweep_row("sweep_kernel_0001", 1.0),
         _sweep_row("sweep_kernel_0002", 2.9),
-        failed,
+        _sweep_row("sweep_kernel_0004", None),
         _sweep_row("sweep_kernel_0010", 2.5, speedup=0.9),
         _sweep_row("sweep_kernel_0011", 2.5, speedup=0.96),
         _sweep_row("sweep_stride_0001", 50.0),
         _sweep_row("sweep_stride_0002", 50.0, direction="grad_input"),
     ]
-    points = sweep.points_of({"rows": rows, "rival": "cuDNN"})
+    points = sweep.points_of(rows, "cuDNN")
     verdicts = {(point.axis, point.value): point.verdict for point in points}
     assert verdicts == {
         ("kernel", 1): "",
         ("kernel", 2): "",
-        ("kernel", 4): "not timed",
+        ("kernel", 4): "not measured: why",
         ("kernel", 5): "cliff: 3.1x the previous",
         ("kernel", 10): "cliff: previous 3.6x, 1.11x cuDNN's time",
         ("kernel", 11): "",
@@ -248,38 +340,37 @@ def test_sweep_finds_cliffs() -> None:
 
 # --- bench --training -----------------------------------------------------------------------------------------------
 
-_TRAINING = ["bench", "--training", "--case", "pose", "--scale", "64", "--layout", "nchw", "--json", "training.json"]
+_TRAINING = ["bench", "--training", "--case", "pose", "--scale", "64", "--layout", "nchw", "--csv", "training.csv"]
 
 
-def test_bench_training(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scaled-down steps in both precisions, written as JSON, and shown again from it."""
+def test_bench_training(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scaled-down steps in both precisions, written as CSV, and shown again from it."""
     assert main([*_TRAINING, "--execution", "eager", "--device", device]) == 0
     shown = capsys.readouterr().out
-    rows = json.loads((tmp_path / "training.json").read_text())["rows"]
-    assert [(row["case"], row["mode"], row["wrong"]) for row in rows] == [
-        ("pose", "tf32", False),
-        ("pose", "bf16", False),
+    rows = reports.read_csv("training.csv").rows
+    assert [(row.case, row.direction, row.dtype, row.note) for row in rows] == [
+        ("pose", "step, eager", "tf32", ""),
+        ("pose", "step, eager", "bf16", ""),
     ]
-    assert all(row["speedup"] == row["torch_ms"] / row["ours_ms"] > 0 for row in rows)
-    assert all(row["ours_share"] > 0 < row["torch_share"] for row in rows)
-    assert main(["bench", "--from-json", "training.json"]) == 0
+    assert all(row.measured and row.floor_ms < row.ours_ms for row in rows)
+    assert main(["bench", "--from-csv", "training.csv"]) == 0
     assert capsys.readouterr().out == shown
-    assert main(["bench", "--from-json", "training.json", "--plot", "chart.png"]) == 2
+    assert main(["bench", "--from-csv", "training.csv", "--plot", "chart.png"]) == 2
 
 
-def test_bench_training_notices_wrong_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_training_notices_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result of right size and wrong place; BatchNorm would hide a wrong factor."""
     right = deconv_ext.ConvTranspose2d.forward
     monkeypatch.setattr(deconv_ext.ConvTranspose2d, "forward", lambda self, x: right(self, x).roll(1, -1))
     assert main([*_TRAINING, "--execution", "eager", "--dtype", "fp32", "--device", "cpu"]) == 1
-    (row,) = json.loads((tmp_path / "training.json").read_text())["rows"]
-    assert row["wrong"]
-    assert row["torch_gradient_error"] == 0 < row["gradient_error"]
+    (row,) = reports.read_csv("training.csv").rows
+    assert row.failed
+    assert row.error > 0.01
 
 
-@pytest.mark.parametrize(("only_ours", "state", "code"), [(False, "skipped", 0), (True, "failed", 1)])
+@pytest.mark.parametrize(("only_ours", "state", "code"), [(False, "not measured", 0), (True, "failed", 1)])
 def test_bench_training_notes_what_does_not_compile(
-    only_ours: bool, state: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only_ours: bool, state: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where torch's own model does not compile, the row is passed over; where only ours does not, that is a fault."""
 
@@ -290,9 +381,11 @@ def test_bench_training_notes_what_does_not_compile(
 
     monkeypatch.setattr(torch, "compile", refuse)
     assert main([*_TRAINING, "--execution", "compile", "--dtype", "fp32", "--device", "cpu"]) == code
-    (row,) = json.loads((tmp_path / "training.json").read_text())["rows"]
-    assert "no compiler here" in row[state]
-    assert ("model (ours)" in row[state]) == only_ours
+    (row,) = reports.read_csv("training.csv").rows
+    assert not row.measured
+    assert row.note.startswith(state)
+    assert "no compiler here" in row.note
+    assert ("model (ours)" in row.note) == only_ours
 
 
 def test_training_takes_the_layers_of_the_zoo() -> None:
@@ -329,7 +422,7 @@ def test_demo(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("divisor", [1, 2, 7, 64, 10_000])
 def test_scaled_down_cases_stay_valid(divisor: int) -> None:
-    for one in KERNELBENCH + ZOO + SWEEP:
+    for one in ALL_CASES:
         small = scale_down(one, divisor)
         assert small["ci"] % small["g"] == small["co"] % small["g"] == 0
         assert min(output_size(small)) >= 1
@@ -337,6 +430,21 @@ def test_scaled_down_cases_stay_valid(divisor: int) -> None:
         assert (small["g"] > 1) == (one["g"] > 1)
         if divisor == 1:
             assert small == one
+
+
+def test_shapes_tell_the_whole_case() -> None:
+    assert [parse_shape(one["name"], shape_of(one)) for one in ALL_CASES] == ALL_CASES
+    assert {kind_of(one) for one in ALL_CASES} == set(KINDS)
+    assert [suite_of(name) for name in ("kb1_57", "dcgan1", "r_sam_up1", "r1_dac_1", "mine")] == [
+        "kernelbench", "zoo", "real", "real1d", ""
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="'1x2x3'"):
+        parse_shape("mine", "1x2x3")
+
+
+def test_names_are_unique() -> None:
+    names = [one["name"] for one in ALL_CASES]
+    assert len(set(names)) == len(names)
 
 
 def test_cases_by_name_and_from_a_file(tmp_path: Path) -> None:

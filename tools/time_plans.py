@@ -31,7 +31,7 @@ from deconv_ext.cli.operands import (
     make_operands,
     torch_in,
 )
-from deconv_ext.cli.reports import new_report, write_json
+from deconv_ext.cli.reports import new_report
 from deconv_ext.workloads import SUITES, Case, load_cases, select
 
 _TIMED = re.compile(r"^    (.+): ([\d.e+-]+) ms, about ([\d.e+-]+) ms$", re.MULTILINE)
@@ -74,7 +74,8 @@ def time_plans(cases: list[Case], args: argparse.Namespace) -> dict[str, Any]:
     modes = args.dtype or ["bf16"]
     layouts = LAYOUTS if args.layout == "both" else (args.layout,)
     directions = DIRECTIONS if args.direction == "all" else (args.direction,)
-    report = new_report(device, candidates=args.candidates, cases={case["name"]: case for case in cases})
+    report: dict[str, Any] = {"device": torch.cuda.get_device_name(device), **new_report(device).head}
+    report |= {"candidates": args.candidates, "cases": {case["name"]: case for case in cases}, "rows": []}
     total = len(modes) * len(cases) * len(layouts) * len(directions)
     with deconv_ext.autotune(args.candidates), torch.inference_mode(), progress("plans", total) as advance:
         for mode, case, layout, direction in itertools.product(modes, cases, layouts, directions):
@@ -89,7 +90,7 @@ def time_plans(cases: list[Case], args: argparse.Namespace) -> dict[str, Any]:
             )
             torch.cuda.empty_cache()
             if args.json:
-                write_json(report, args.json)
+                Path(args.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             advance(f"{case['name']} {mode} {layout} {direction}: {len(plans)} plans")
     return report
 

@@ -1,29 +1,27 @@
-"""Charts of a benchmark report: speedups and the roofline, or a sweep's axes."""
+"""Charts of a report: a heat map of speedups by layer, bars of named layers, and speedup along the axes of a sweep."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from deconv_ext.cli.console import require
-from deconv_ext.cli.sweep import Point, points_of
+from deconv_ext.cli.reports import TRAINING, Report, Row
+from deconv_ext.workloads import KINDS, kind_of, sweep_point
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-_OURS, _RIVAL, _INK, _GRID = "#0072B2", "#D55E00", "#333333", "#E0E0E0"
-_MARKERS = "osD^vPX*"
-_LINE_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-_MAX_LABELLED_BARS = 48
-_MAX_LABELLED_POINTS = 16
-_PANELS_A_ROW = 3
-_MAX_LEVEL_TICKS = 11
+_COLOURS = {"forward": "#0072B2", "grad_input": "#E69F00", "grad_weight": "#009E73"}
+_LAYOUT_COLOURS = {"nchw": "#0072B2", "channels_last": "#E69F00"}
+_LINES = {"nchw": "-", "channels_last": "--"}
+_INK, _GRID = "#333333", "#E0E0E0"
+_COLUMNS = ("forward", "grad_input", "grad_weight", "sum")
+_LIMIT = 4.0  # colours are full at this speedup, and at its reciprocal
+_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "deconv_ext", "font.size": 8, "text.color": _INK}
 _DPI = 160
 
-Row = dict[str, Any]
-Series = tuple[str, str]
+Times = Mapping[tuple[str, str, str], Row]
 
 
 def require_matplotlib() -> None:
@@ -31,224 +29,202 @@ def require_matplotlib() -> None:
     require("matplotlib", "bench")
 
 
-def draw(report: dict[str, Any], path: str | Path) -> None:
-    """Draws a report of ``bench.run`` to a PNG: for each direction the speedup of every case, and a roofline chart.
+def draw(report: Report, path: str | Path) -> None:
+    """Draws a report to a PNG or SVG: its sweep if it holds no other layers, else a heat map for each dtype.
 
     Raises:
-        ValueError: if the report holds no timed row.
+        ValueError: if the report holds no timed layer.
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rows = [row for row in report["rows"] if "speedup" in row]
-    if not rows:
-        raise ValueError("the report has no timed row; a chart needs at least one")
-    directions = _distinct(row["direction"] for row in rows)
-    cases = _distinct(row["case"] for row in rows)
-    series = _distinct(_series(row) for row in rows)
-
-    width = min(20.0, max(4.6 * len(directions), 8.5, len(cases) * (0.16 + 0.09 * len(series)))) + 2.7
-    heights = [2.7 * len(directions) + 1.2, 4.9]
-    figure: Any = Figure(figsize=(width, sum(heights) + 0.7), layout="constrained")
-    FigureCanvasAgg(figure)
-    upper, lower = figure.subfigures(2, 1, height_ratios=heights)
-    speedup_axes = upper.subplots(len(directions), 1, sharex=True, squeeze=False)[:, 0]
-    roofline_axes = lower.subplots(1, len(directions), sharey=True, squeeze=False)[0]
-    for direction, speedup_axis, roofline_axis in zip(directions, speedup_axes, roofline_axes, strict=True):
-        chosen = [row for row in rows if row["direction"] == direction]
-        _draw_speedups(speedup_axis, chosen, cases, series)
-        _draw_roofline(roofline_axis, chosen, series, report)
-        speedup_axis.set_title(f"{direction}: speedup over {report['rival']}", loc="left", color=_INK)
-        roofline_axis.set_title(f"{direction}: roofline", loc="left", color=_INK)
-    speedup_axes[-1].set_xticks(range(len(cases)), cases, rotation=40, ha="right", rotation_mode="anchor")
-    roofline_axes[0].set_ylabel("achieved TFLOP/s")
-    _add_roofline_legend(roofline_axes[-1], series, report)
-    figure.suptitle(_heading(report), fontsize=13, fontweight="bold", color=_INK)
-    figure.savefig(path, dpi=_DPI)
+    layers = [row for row in report.rows if row.suite not in (TRAINING, "sweep")]
+    if any(row.measured for row in layers):
+        draw_heat_maps(layers, heading(report), path)
+    else:
+        draw_sweep([row for row in report.rows if row.suite == "sweep"], heading(report), path)
 
 
-def draw_sweep(report: dict[str, Any], path: str | Path) -> None:
-    """Draws a sweep's report to a PNG: a panel an axis, time over floor of both against the axis' values.
+def heading(report: Report) -> str:
+    """Who is compared, on what, with which versions, when."""
+    cudnn = f", cuDNN {report.head['cudnn']}" if report.has_gpu else ""
+    where = f"{report.device}, torch {report.head['torch']}{cudnn}, {report.head['date']}"
+    return f"deconv_ext against {report.rival}: {where}"
+
+
+def total_speedup(rows: Iterable[Row]) -> float:
+    """How many times as fast all of these rows together are; NaN if one has no times."""
+    chosen = list(rows)
+    if not chosen or not all(row.measured for row in chosen):
+        return float("nan")
+    return sum(row.cudnn_ms or 0 for row in chosen) / sum(row.ours_ms or 0 for row in chosen)
+
+
+def draw_heat_maps(rows: Sequence[Row], title: str, path: str | Path, note: str = "") -> None:
+    """One panel a dtype: layers by kind, speedup of each direction and of their sum, in each layout.
+
+    ``note`` is kept in the file's description.
+    """
+    dtypes = _distinct(row.dtype for row in rows if row.measured)
+    layers = {row.case: row for row in rows if row.measured}
+    kinds = {name: kind_of(row.layer) for name, row in layers.items()}
+    names = sorted(layers, key=lambda name: (KINDS.index(kinds[name]), list(layers).index(name)))
+    layouts = _distinct(row.layout for row in rows if row.measured)
+    columns = [(layout, column) for layout in layouts for column in _COLUMNS]
+
+    def paint(figure: Any) -> None:
+        for index, (axis, dtype) in enumerate(
+            zip(figure.subplots(1, len(dtypes), squeeze=False)[0], dtypes, strict=True)
+        ):
+            cells = {(row.case, row.layout, row.direction): row for row in rows if row.dtype == dtype}
+            _paint_heat_map(axis, names, columns, cells)
+            axis.set_title(dtype, loc="left", fontsize=10, fontweight="bold")
+            labels = [f"{name.removeprefix('r_')}   {layers[name].shape}" for name in names]
+            axis.set_yticks(range(len(names)), labels if index == 0 else [""] * len(names))
+            _mark_kinds(axis, [kinds[name] for name in names], len(columns))
+        figure.suptitle(title, fontsize=9)
+
+    _save(paint, (4.6 + 4.8 * len(dtypes), 1.6 + 0.19 * len(names)), path, note)
+
+
+def _paint_heat_map(axis: Any, names: Sequence[str], columns: Sequence[tuple[str, str]], cells: Times) -> None:
+    from matplotlib.colors import LogNorm
+
+    def speedup(name: str, layout: str, column: str) -> float:
+        directions = _COLUMNS[:-1] if column == "sum" else (column,)
+        found = [cells[key] for one in directions if (key := (name, layout, one)) in cells]
+        return total_speedup(found) if len(found) == len(directions) else float("nan")
+
+    values = [[speedup(name, *column) for column in columns] for name in names]
+    axis.imshow(values, aspect="auto", cmap="RdBu", norm=LogNorm(1 / _LIMIT, _LIMIT), interpolation="nearest")
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            if value == value:  # not NaN
+                ink = "white" if not 1 / 2.6 < value < 2.6 else _INK
+                text = f"{value:.2f}" if value < 9.95 else f"{value:.0f}"
+                axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color=ink)
+    titles = [f"{layout}\n{column}" if column == "forward" else f"\n{column}" for layout, column in columns]
+    axis.set_xticks(range(len(columns)), titles, rotation=30, ha="left", rotation_mode="anchor", fontsize=7)
+    axis.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    axis.spines[:].set_visible(False)
+    for x in range(len(_COLUMNS), len(columns), len(_COLUMNS)):
+        axis.axvline(x - 0.5, color="white", linewidth=3)
+
+
+def _mark_kinds(axis: Any, kinds: Sequence[str], right: int) -> None:
+    """A line above each kind, and its name beside the right edge."""
+    for y, kind in enumerate(kinds):
+        if y == 0 or kind != kinds[y - 1]:
+            axis.axhline(y - 0.5, color=_INK, linewidth=0.8)
+            axis.text(right - 0.4, y, kind, va="center", fontsize=7, fontweight="bold")
+
+
+def draw_bars(rows: Sequence[Row], labels: Mapping[str, str], title: str, path: str | Path, note: str = "") -> None:
+    """Bars of the layers that ``labels`` names: all directions together, one bar a layout, from the line at 1x."""
+    layouts = _distinct(row.layout for row in rows)
+
+    def paint(figure: Any) -> None:
+        axis = figure.subplots()
+        height = 0.8 / len(layouts)
+        for index, layout in enumerate(layouts):
+            values = [
+                total_speedup(row for row in rows if row.case == name and row.layout == layout) for name in labels
+            ]
+            places = [y + (index - (len(layouts) - 1) / 2) * height for y in range(len(labels))]
+            bars = axis.barh(
+                places, [value - 1 for value in values], 0.9 * height, 1, color=_LAYOUT_COLOURS[layout], label=layout
+            )
+            axis.bar_label(bars, [f"{value:.2f}x" for value in values], padding=3, fontsize=7)
+        axis.axvline(1, color=_INK, linewidth=1.3)
+        axis.set_yticks(range(len(labels)), labels.values())
+        axis.invert_yaxis()
+        axis.set_xlim(left=min(0.9, axis.get_xlim()[0]))
+        axis.set_xlabel(title, fontsize=8)
+        axis.legend(frameon=False, loc="lower right")
+        axis.grid(axis="x", color=_GRID, zorder=0)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+
+    _save(paint, (8.0, 0.8 + 0.34 * len(labels)), path, note)
+
+
+def draw_sweep(
+    rows: Sequence[Row], title: str, path: str | Path, note: str = "", axes: Sequence[str] | None = None
+) -> None:
+    """A panel an axis of the sweep (``axes``: only these): speedup against its value, a line a direction and layout.
 
     Raises:
-        ValueError: if the report holds no timed row.
-        ModuleNotFoundError: if matplotlib is not installed.
+        ValueError: if no row is a timed point of a sweep.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    points = [point for point in points_of(report) if point.over_floor is not None]
-    if not points:
+    points = [(*place, row) for row in rows if row.measured and (place := sweep_point(row.case))]
+    names = [name for name in _distinct(name for name, _, _ in points) if axes is None or name in axes]
+    if not names:
         raise ValueError("the report has no timed row; a chart needs at least one")
-    names = _distinct(point.axis for point in points)
-    lines = _distinct(_sweep_line(point) for point in points)
-    columns = min(_PANELS_A_ROW, len(names))
-    rows = math.ceil(len(names) / columns)
-    figure: Any = Figure(figsize=(max(8.5, 4.6 * columns), 3.1 * rows + 1.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
-    for panel, name in zip(panels, names, strict=False):
-        _draw_axis_of_sweep(panel, name, [point for point in points if point.axis == name], lines)
-    for panel in list(panels)[len(names) :]:
-        panel.remove()
-    _add_sweep_legend(figure, lines, report["rival"])
-    figure.suptitle(f"{_heading(report)}\ntime over floor", fontsize=13, fontweight="bold", color=_INK)
-    figure.savefig(path, dpi=_DPI)
+    lines = _distinct((row.dtype, row.direction, row.layout) for _, _, row in points)
+
+    def paint(figure: Any) -> None:
+        wide = min(2, len(names))
+        panels = list(figure.subplots(-(-len(names) // wide), wide, sharey=True, squeeze=False).flat)
+        for panel, name in zip(panels, names, strict=False):
+            values = sorted({value for axis, value, _ in points if axis == name})
+            for line in lines:
+                mine = sorted(
+                    (values.index(value), row.speedup)
+                    for axis, value, row in points
+                    if axis == name and (row.dtype, row.direction, row.layout) == line
+                )
+                panel.plot(
+                    *zip(*mine, strict=True), marker="o", markersize=3, linewidth=1.2, label=" ".join(line),
+                    color=_COLOURS[line[1]], linestyle=_LINES[line[2]],
+                )  # fmt: skip
+            panel.axhline(1, color=_INK, linewidth=1)
+            panel.set_yscale("log")
+            _plain_ticks(panel.yaxis)
+            panel.set_xticks(range(len(values)), values, rotation=90 if len(values) > 12 else 0)
+            panel.set_title(name.replace("_", " "), loc="left")
+            panel.grid(color=_GRID)
+            panel.spines[["top", "right"]].set_visible(False)
+        for panel in panels[len(names) :]:
+            panel.remove()
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(lines)), frameon=False
+        )
+        figure.suptitle(title, fontsize=9)
+
+    _save(paint, (8.5, 1.4 + 2.3 * -(-len(names) // 2)), path, note)
 
 
-def _sweep_line(point: Point) -> tuple[str, str, str]:
-    return point.row["mode"], point.row["layout"], point.row["direction"]
-
-
-def _sweep_style(index: int) -> dict[str, Any]:
-    line_style, marker = _LINE_STYLES[index % len(_LINE_STYLES)], _MARKERS[index % len(_MARKERS)]
-    return {"linestyle": line_style, "marker": marker, "markersize": 4, "linewidth": 1.3}
-
-
-def _draw_axis_of_sweep(panel: Any, name: str, points: Sequence[Point], lines: Sequence[tuple[str, str, str]]) -> None:
-    """Both contestants over the values of one axis, evenly spaced."""
-    values = sorted(_distinct(point.value for point in points))
-    for index, line in enumerate(lines):
-        mine = [point for point in points if _sweep_line(point) == line]
-        places = [values.index(point.value) for point in mine]
-        style = _sweep_style(index)
-        panel.plot(places, [point.rival_over_floor for point in mine], color=_RIVAL, zorder=2, **style)
-        panel.plot(places, [point.over_floor for point in mine], color=_OURS, zorder=3, **style)
-    panel.axhline(1, color=_INK, linewidth=1.0, zorder=1)
-    panel.set_yscale("log")
-    _set_plain_ticks(panel.yaxis, "×")
-    panel.set_xticks(range(len(values)), values, rotation=90 if len(values) > _MAX_LEVEL_TICKS else 0, fontsize=8)
-    panel.set_title(name, loc="left", color=_INK)
-    panel.grid(color=_GRID, zorder=0)
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-def _add_sweep_legend(figure: Any, lines: Sequence[tuple[str, str, str]], rival: str) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=_OURS, label="deconv_ext"), Line2D([], [], color=_RIVAL, label=rival)]
-    for index, line in enumerate(lines):
-        handles.append(Line2D([], [], color="#888888", label=" ".join(line), **_sweep_style(index)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9)
-
-
-def _series(row: Row) -> Series:
-    return row["mode"], row["layout"]
-
-
-def _heading(report: dict[str, Any]) -> str:
-    versions = f"torch {report['torch']}" + (f", cuDNN {report['cudnn']} in benchmark mode" if report["cudnn"] else "")
-    return f"deconv_ext against {report['rival']} through torch\n{report['device']}, {versions}, {report['date']}"
-
-
-def _draw_speedups(axis: Any, rows: Sequence[Row], cases: Sequence[str], series: Sequence[Series]) -> None:
-    """Bars from the 1x line: up where the operator is faster, down where it is slower."""
-    width = 0.8 / len(series)
-    for index, one in enumerate(series):
-        mine = [row for row in rows if _series(row) == one]
-        if not mine:
-            continue
-        places = [cases.index(row["case"]) + (index - (len(series) - 1) / 2) * width for row in mine]
-        speedups = [row["speedup"] for row in mine]
-        mean = statistics.geometric_mean(speedups)
-        colour = _COLOURS[index % len(_COLOURS)]
-        label = f"{' '.join(one)}: {mean:.2f}×"
-        axis.bar(places, [speedup - 1 for speedup in speedups], 0.92 * width, 1, color=colour, label=label, zorder=2)
-        if len(series) * len(cases) <= _MAX_LABELLED_BARS:
-            _label_bars(axis, places, speedups)
-    axis.axhline(1, color=_INK, linewidth=1.3, zorder=3)
-    axis.set_yscale("log")
-    lowest, highest = (extreme(row["speedup"] for row in rows) for extreme in (min, max))
-    axis.set_ylim(min(0.65, 0.8 * lowest), max(1.6, 1.3 * highest))
-    _set_plain_ticks(axis.yaxis, "×", dense=highest / lowest < 4)
-    axis.set_xlim(-0.6, len(cases) - 0.4)
-    axis.grid(axis="y", color=_GRID, zorder=0)
-    _put_legend_beside(axis, title="geometric mean")
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _label_bars(axis: Any, places: Sequence[float], speedups: Sequence[float]) -> None:
-    for place, speedup in zip(places, speedups, strict=True):
-        up = speedup >= 1
-        axis.annotate(
-            f"{speedup:.2f}" if speedup < 9.95 else f"{speedup:.0f}", (place, speedup), (0, 3 if up else -3),
-            textcoords="offset points", ha="center", va="bottom" if up else "top", fontsize=7, color=_INK,
-        )  # fmt: skip
-
-
-def _draw_roofline(axis: Any, rows: Sequence[Row], series: Sequence[Series], report: dict[str, Any]) -> None:
-    """Both contestants of each case, joined by a line, under what the device reached on the spot."""
-    points = [(row["gflop"] / row["gb"], row["tflops"], row["gflop"] / row["cudnn_ms"]) for row in rows]
-    size = 6 if len(rows) <= 40 else 4.5
-    for row, (intensity, ours, rival) in zip(rows, points, strict=True):
-        marker = _MARKERS[series.index(_series(row)) % len(_MARKERS)]
-        axis.plot([intensity] * 2, [ours, rival], color="#BBBBBB", linewidth=0.8, zorder=1)
-        axis.plot(intensity, rival, marker, markersize=size, markeredgecolor=_RIVAL, markerfacecolor="white", zorder=2)
-        axis.plot(intensity, ours, marker, markersize=size, color=_OURS, zorder=3)
-        if len(rows) <= _MAX_LABELLED_POINTS:
-            axis.annotate(
-                row["case"], (intensity, max(ours, rival)), (0, 5),
-                textcoords="offset points", ha="center", va="bottom", fontsize=7, color=_INK,
-            )  # fmt: skip
-    ceilings = _ceilings(series, report)
-    intensities, ours, rival = zip(*points, strict=True)
-    left, right = 0.6 * min(intensities), 2.5 * max(intensities)
-    _draw_ceilings(axis, ceilings, report["copy_GBps"] / 1e3, left, right)
-    axis.set(xscale="log", yscale="log", xlim=(left, right))
-    axis.set_ylim(0.5 * min(*ours, *rival), 2.5 * max(*ours, *rival, *ceilings.values()))
-    _set_plain_ticks(axis.xaxis)
-    _set_plain_ticks(axis.yaxis)
-    axis.set_xlabel("arithmetic intensity, FLOP/byte")
-    axis.grid(color=_GRID, zorder=0)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_ceilings(axis: Any, ceilings: dict[str, float], copy_tbps: float, left: float, right: float) -> None:
-    """The slope of the copy rate, up to the matrix product rate of each mode."""
-    for rate, style in zip(ceilings.values(), _LINE_STYLES, strict=False):
-        xs = [left, min(max(rate / copy_tbps, left), right), right]
-        axis.plot(xs, [min(rate, x * copy_tbps) for x in xs], linestyle=style, color=_INK, linewidth=1.3, zorder=2)
-
-
-def _add_roofline_legend(axis: Any, series: Sequence[Series], report: dict[str, Any]) -> None:
-    from matplotlib.lines import Line2D
-
-    marks: dict[str, Any] = {"marker": "o", "linestyle": ""}
-    handles = [
-        Line2D([], [], color=_OURS, label="deconv_ext", **marks),
-        Line2D([], [], markeredgecolor=_RIVAL, markerfacecolor="white", label=report["rival"], **marks),
-    ]
-    if len(series) > 1:
-        for one, marker in zip(series, _MARKERS, strict=False):
-            handles.append(Line2D([], [], marker=marker, linestyle="", color="#888888", label=" ".join(one)))
-    handles.append(Line2D([], [], linestyle="", label=f"measured ceilings:\ncopy {report['copy_GBps']:.0f} GB/s"))
-    for (mode, rate), style in zip(_ceilings(series, report).items(), _LINE_STYLES, strict=False):
-        label = f"{mode} matmul {rate:.3g} TFLOP/s"
-        handles.append(Line2D([], [], linestyle=style, color=_INK, linewidth=1.3, label=label))
-    _put_legend_beside(axis, handles=handles)
-
-
-def _ceilings(series: Sequence[Series], report: dict[str, Any]) -> dict[str, float]:
-    return {mode: report["matmul_TFLOPs"][mode] for mode, _ in series}
-
-
-def _put_legend_beside(axis: Any, **arguments: Any) -> None:
-    legend = axis.legend(
-        loc="upper left", bbox_to_anchor=(1.005, 1.02), frameon=False, fontsize=9, alignment="left", **arguments
-    )
-    legend.get_title().set_fontsize(9)
-
-
-def _set_plain_ticks(axis: Any, unit: str = "", dense: bool = False) -> None:
-    """Marks 1, 2 and 5 of each decade, or more of them, written without exponents."""
+def _plain_ticks(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if dense else (1, 2, 5)))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+
+
+def _save(paint: Callable[[Any], None], size: tuple[float, float], path: str | Path, note: str) -> None:
+    """A figure of ``size`` inches, painted and written; the same bytes for the same data in SVG."""
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure: Any = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        paint(figure)
+        is_svg = Path(path).suffix == ".svg"
+        figure.savefig(
+            path, dpi=_DPI, metadata={"Date": None, "Description": note} if is_svg else {"Description": note}
+        )
+
+
+def median_speedup(rows: Iterable[Row]) -> float:
+    """The median of the layers' :func:`total_speedup`; NaN without any."""
+    layers: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        layers.setdefault((row.case, row.dtype, row.layout), []).append(row)
+    values = [value for one in layers.values() if (value := total_speedup(one)) == value]
+    return statistics.median(values) if values else float("nan")
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

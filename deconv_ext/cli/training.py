@@ -27,15 +27,16 @@ from deconv_ext.cli.console import Column, print_table, progress
 from deconv_ext.cli.measure import cudnn_search, time_interleaved, time_operators
 from deconv_ext.cli.operands import DIRECTIONS, Operands, dtype_of, make_operands, relative_error, torch_in
 from deconv_ext.cli.reports import (
+    TRAINING,
     OnRow,
     Report,
     Row,
     mean_speedups,
+    merge,
     new_report,
     reason_of,
     style_of,
     title_of,
-    unmeasured,
 )
 from deconv_ext.workloads import Case
 from deconv_ext.workloads import case as make_case
@@ -50,6 +51,7 @@ _OVER_TORCH = 3
 _UPDATES = 3
 _ROUNDS = 16  # of at least 5 steps of either side: what the host takes drifts
 _LONGEST_NOTE = 200  # characters
+_STEP = "step, "  # before the execution, as a row's direction
 
 _MEMORY_FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -229,6 +231,7 @@ def run(
     scale: int = 1,
     autotune: int = 0,
     device: str | torch.device | None = None,
+    earlier: Report | None = None,
     on_row: OnRow | None = None,
 ) -> Report:
     """Measures training steps with torch's transposed convolutions and with this package's, in turn, in one process.
@@ -241,49 +244,48 @@ def run(
         scale: divides batch and channels, none below 2; images keep their size.
         autotune: how many candidates are timed to choose this package's plans; default 0, chosen by arithmetic.
         device: default: cuda where there is one, else cpu.
+        earlier: a report to add to; what it holds is not measured again.
         on_row: called with the report so far after each row.
 
     Returns:
-        A report as of ``bench.run``, with ``kind`` "training". A row has ``case`` (the model), ``mode``, ``layout``,
-        ``execution``; ``ours_ms``, ``torch_ms`` (medians a step), ``speedup``, ``spread`` (the larger of both);
-        ``ours_transposed_ms``, ``torch_transposed_ms``, ``ours_share``, ``torch_share`` (the transposed layers' own
-        times; their part of the step); ``loss_error``, ``torch_loss_error`` (after three updates, against torch in
-        strict float32, relative to the first losses), ``gradient_error``, ``torch_gradient_error`` (of the first
-        step's weight gradients, the layer where it is largest), ``wrong``; or, instead of all these, ``skipped`` or
-        ``failed`` with the reason.
+        A report of rows whose ``direction`` is "step, eager" or "step, compile", ``shape`` that of the batch,
+        ``floor_ms`` this package's step without its transposed layers, ``error`` that of the first step's weight
+        gradients against torch in strict float32, of the layer where it is largest.
 
     Raises:
-        ValueError: if a model or mode is unknown, or ``scale`` is below 1.
+        ValueError: if a model or mode is unknown, ``scale`` is below 1, or ``earlier`` is of another commit, GPU or
+            version.
     """
     _require_known("model", models, MODELS)
-    _require_known("precision", modes, MODES)
+    _require_known("dtype", modes, MODES)
     if scale < 1:
         raise ValueError(f"scale is {scale}; it must be at least 1")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    report = new_report(where, kind="training", scale=scale, autotune=autotune)
+    report = new_report(where, autotune, scale)
+    report = merge([earlier, report]) if earlier else report
+    known = {row.setting for row in report.rows}
     total = math.prod(map(len, (models, modes, layouts, executions)))
     with cudnn_search(), deconv_ext.autotune(autotune), progress("training", total) as advance:
         for name in models:
             bench = _ModelBench(name, where, scale)
             for variant in itertools.starmap(Variant, itertools.product(modes, layouts, executions)):
-                row = bench.measure(variant)
-                report["rows"].append(row)
-                if on_row:
-                    on_row(report)
+                row = Row(TRAINING, name, bench.shape, _STEP + variant.execution, variant.mode, variant.layout)
+                if row.setting not in known:
+                    bench.measure(row, variant)
+                    report.add(row, on_row)
                 advance(_line(row))
     return report
 
 
-def print_report(report: Report) -> None:
-    """Prints a training report as a table, with the geometric mean of the speedups of each variant."""
-    columns = [Column(title, text=True) for title in ("model", "mode", "layout", "execution")]
-    columns += [Column(title) for title in ("ours ms", "torch ms", "speedup", "spread")]
-    columns += [Column(title) for title in ("transposed: ours", "torch", "loss error", "gradient error")]
+def print_steps(report: Report, rows: Sequence[Row]) -> None:
+    """Prints training steps as a table, with the means of the speedups of each variant."""
+    columns = [Column(title, text=True) for title in ("model", "dtype", "layout", "step")]
+    columns += [Column(title) for title in ("ours ms", "torch ms", "speedup", "spread", "transposed", "error")]
     columns += [Column("note", text=True)]
-    rows = report["rows"]
-    shares = "transposed: the share of the step that is transposed convolution, its layers timed alone"
-    caption = "\n".join([shares, *mean_speedups(report, "mode", "layout", "execution")])
-    print_table(f"training steps, {title_of(report)}", columns, [*map(_cells, rows)], [*map(style_of, rows)], caption)
+    shares = "transposed: the share of our step that is transposed convolution, its layers timed alone"
+    caption = "\n".join([shares, *mean_speedups(rows)])
+    cells, styles = [*map(_cells, rows)], [*map(style_of, rows)]
+    print_table(f"training steps, {title_of(report)}", columns, cells, styles, caption)
 
 
 class _ModelBench:
@@ -294,21 +296,24 @@ class _ModelBench:
         self.model = MODELS[name]
         self._reference: StepStart | None = None
         self._calls: list[tuple[Case, bool]] = []
-        self._transposed_ms: dict[tuple[str, str], dict[str, float]] = {}
+        self._transposed_ms: dict[tuple[str, str], float] = {}
 
-    def measure(self, variant: Variant) -> Row:
-        """One row: what was measured, or why nothing was."""
-        row: Row = {"case": self.name, **variant._asdict()}
+    @property
+    def shape(self) -> str:
+        """The shape of the batch's first tensor."""
+        return "x".join(map(str, self.model.make(self.scale)[1][0].shape))
+
+    def measure(self, row: Row, variant: Variant) -> None:
+        """Adds times, or why there are none, to a row that names what to measure."""
         try:
             self._train_in_float32()
-            row.update(self._compare(variant))
+            self._compare(row, variant)
         except RuntimeError as error:
-            row.update(reason_of(error))
+            row.note = reason_of(error)
         finally:
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-        return row
 
     def _train_in_float32(self) -> None:
         """torch's strict float32 start, to which all variants are compared, and the layers' calls in a step."""
@@ -321,7 +326,7 @@ class _ModelBench:
     def _trainer(self, variant: Variant, *, ours: bool) -> Trainer:
         return Trainer(self.model, variant, self.device, self.scale, ours=ours)
 
-    def _compare(self, variant: Variant) -> Row:
+    def _compare(self, row: Row, variant: Variant) -> None:
         assert self._reference is not None
         torch.compiler.reset()  # no variant meets the guards and the recompilation limit of another
         trainers: dict[str, Trainer] = {}
@@ -333,28 +338,25 @@ class _ModelBench:
                     errors[side] = _errors(_start(trainers[side]), self._reference)
                 except Exception as error:  # the compiler raises many kinds
                     if variant.execution == "compile" and not isinstance(error, torch.OutOfMemoryError):
-                        return _compile_note(side, error)
+                        row.note = _compile_note(side, error)
+                        return
                     raise
             timings = time_interleaved(
                 {side: [trainer.step] for side, trainer in trainers.items()}, self.device, graphs=False, rounds=_ROUNDS
             )
             trainers.clear()
             transposed = self._time_transposed(variant)
-        row: Row = {f"{side}_ms": timings[side].median for side in ("ours", "torch")}
-        row["speedup"] = row["torch_ms"] / row["ours_ms"]
-        row["spread"] = max(timing.spread for timing in timings.values())
-        row.update({f"{side}_transposed_ms": transposed[side] for side in ("ours", "torch")})
-        row.update({f"{side}_share": transposed[side] / row[f"{side}_ms"] for side in ("ours", "torch")})
-        row["loss_error"], row["gradient_error"] = errors["ours"]
-        row["torch_loss_error"], row["torch_gradient_error"] = errors["torch"]
-        row["wrong"] = not all(
-            ours <= max(_BOUNDS[variant.mode], _OVER_TORCH * torchs)
-            for ours, torchs in zip(errors["ours"], errors["torch"], strict=True)
-        )
-        return row
+        row.ours_ms, row.cudnn_ms = timings["ours"].median, timings["torch"].median
+        row.floor_ms = max(0.0, row.ours_ms - transposed)
+        row.spread = max(timing.spread for timing in timings.values())
+        row.error = errors["ours"][1]
+        for what, ours, torchs in zip(("losses", "gradients"), errors["ours"], errors["torch"], strict=True):
+            bound = max(_BOUNDS[variant.mode], _OVER_TORCH * torchs)
+            if not ours <= bound:
+                row.note = f"wrong: the error of the {what} is {ours:.1e}, it must be at most {bound:.1e}"
 
-    def _time_transposed(self, variant: Variant) -> dict[str, float]:
-        """The time of a step's transposed convolutions alone, ms, by side."""
+    def _time_transposed(self, variant: Variant) -> float:
+        """The time of a step's transposed convolutions alone on this package's kernels, ms."""
         key = variant.mode, variant.layout
         if key not in self._transposed_ms:
             self._transposed_ms[key] = _time_calls(self._calls, *key, self.device)
@@ -405,9 +407,9 @@ def _transposed_calls(trainer: Trainer) -> list[tuple[Case, bool]]:
     return calls
 
 
-def _time_calls(calls: Sequence[tuple[Case, bool]], mode: str, layout: str, device: torch.device) -> dict[str, float]:
-    """The times of layers' forwards and gradients, ms, added up: ``ours`` and ``torch``'s."""
-    sums = {"ours": 0.0, "torch": 0.0}
+def _time_calls(calls: Sequence[tuple[Case, bool]], mode: str, layout: str, device: torch.device) -> float:
+    """The times of layers' forwards and gradients on this package's kernels, ms, added up."""
+    total = 0.0
     with torch.inference_mode():
         for (case, needs_grad_input), direction in itertools.product(calls, DIRECTIONS):
             if direction == "grad_input" and not needs_grad_input:
@@ -416,18 +418,14 @@ def _time_calls(calls: Sequence[tuple[Case, bool]], mode: str, layout: str, devi
             def operands(case: Case = case) -> Operands:
                 return make_operands(case, dtype_of(mode), device).laid_out(layout, device)
 
-            for side, timing in time_operators(direction, operands(), operands, device).items():
-                sums[side] += timing.median
-    return sums
+            total += time_operators(direction, operands(), operands, device)["ours"].median
+    return total
 
 
-def _compile_note(side: str, error: Exception) -> Row:
-    """A row's note on ``torch.compile``: skipped where torch's own model does not compile, failed where only ours does.
-
-    The latter is a fault of this package.
-    """
+def _compile_note(side: str, error: Exception) -> str:
+    """The note of a row on ``torch.compile``: not measured where torch's own model does not compile, else failed."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_NOTE]
-    return {"skipped" if side == "torch" else "failed": f"torch.compile of the model ({side}): {reason}"}
+    return f"{'not measured' if side == 'torch' else 'failed'}: torch.compile of the model ({side}): {reason}"
 
 
 def _require_known(what: str, names: Sequence[str], known: Sequence[str] | dict[str, Model]) -> None:
@@ -437,18 +435,17 @@ def _require_known(what: str, names: Sequence[str], known: Sequence[str] | dict[
 
 
 def _cells(row: Row) -> list[str]:
-    names = [row["case"], row["mode"], row["layout"], row["execution"]]
-    if state := unmeasured(row):
-        return [*names, *[""] * 8, f"{state}: {row[state]}"]
+    names = [row.case, row.dtype, row.layout, row.direction.removeprefix(_STEP)]
+    if not row.measured or row.floor_ms is None:
+        return [*names, *[""] * 6, row.note]
     return [
-        *names, f"{row['ours_ms']:.3f}", f"{row['torch_ms']:.3f}", f"{row['speedup']:.2f}x", f"{row['spread']:.0%}",
-        f"{row['ours_share']:.0%}", f"{row['torch_share']:.0%}", f"{row['loss_error']:.1e}",
-        f"{row['gradient_error']:.1e}", "WRONG" if row["wrong"] else "",
+        *names, f"{row.ours_ms:.4g}", f"{row.cudnn_ms:.4g}", f"{row.speedup:.2f}x", f"{row.spread:.0%}",
+        f"{1 - row.floor_ms / (row.ours_ms or 1):.0%}", f"{row.error:.1e}", row.note,
     ]  # fmt: skip
 
 
 def _line(row: Row) -> str:
-    names = f"{row['case']} {row['mode']} {row['layout']} {row['execution']}"
-    if state := unmeasured(row):
-        return f"{names}: {state}"
-    return f"{names}: {row['ours_ms']:.4g} ms, torch {row['torch_ms']:.4g} ms, {row['speedup']:.2f}x"
+    names = f"{row.case} {row.dtype} {row.layout} {row.direction}"
+    if not row.measured:
+        return f"{names}: {row.note}"
+    return f"{names}: {row.ours_ms:.4g} ms, torch {row.cudnn_ms:.4g} ms, {row.speedup:.2f}x {row.note}"

@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/mathematics.md beside this script: phases.svg, taps.svg and tiles.svg.
+"""Draws the pictures of docs/kernels.md into docs/images: phases.svg, taps.svg and tiles.svg.
 
-python docs/figures/mathematics.py
+python tools/draw_mathematics.py
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-HERE = Path(__file__).parent
+IMAGES = Path(__file__).parent.parent / "docs/images"
 PHASES = ["#4477aa", "#ee6677", "#228833", "#a58a00"]
 GREY, LIGHT = "#555555", "#eeeeee"
 
@@ -33,7 +33,7 @@ def cell(axes: Axes, x: float, y: float, color: str, text: str = "", size: float
 
 
 def save(figure: Figure, name: str) -> None:
-    figure.savefig(HERE / name, metadata={"Date": None})
+    figure.savefig(IMAGES / name, metadata={"Date": None})
     plt.close(figure)
 
 
