@@ -337,7 +337,7 @@ def kind_of(case: Case) -> str:
         return "depthwise" if 1 in channels else "grouped"
     if min(channels) <= _FEW:
         return "few channels"
-    if all(k <= s or k == 1 for k, s in zip(case["k"], case["s"], strict=True)):
+    if case["d"] == (1, 1) and all(k <= s for k, s in zip(case["k"], case["s"], strict=True)):
         return "1x1 or kernel = stride"
     return "stride 1" if case["s"] == (1, 1) else "stride 2 and up"
 

@@ -135,7 +135,8 @@ def new_report(device: torch.device, autotune: int = 0, scale: int = 1) -> Repor
     head = {"deconv_ext": deconv_ext.__version__, "commit": _commit(), "date": datetime.date.today().isoformat()}
     if has_gpu:
         head |= {"gpu": torch.cuda.get_device_name(device), "driver": _driver(), "cuda": str(torch.version.cuda)}
-        head["cudnn"] = f"{torch.backends.cudnn.version()}, benchmark mode"
+        cudnn = torch.backends.cudnn.version() or 0
+        head["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}, benchmark mode"
     else:
         head["cpu"] = f"CPU, {torch.get_num_threads()} threads"
     head |= {"torch": torch.__version__, "python": platform.python_version()}
