@@ -1,9 +1,16 @@
 # Everything from a fresh machine: `make demo` and `make test` need Python >= 3.10 and a C++ compiler.
-# A GPU and nvcc are used where they are. `make help` lists the targets.
+# With a GPU and nvcc they build the kernels for that GPU, else none. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 
 PYTHON ?= python3
 VENV ?= .venv
-TORCH ?= torch==2.14.1
+# How many GPUs CUDA shows to this process; empty if none.
+GPUS := $(shell $(PYTHON) -c 'import ctypes; cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(); cuda.cuInit(0); \
+	cuda.cuDeviceGetCount(ctypes.byref(count)); print(count.value or "")' 2>/dev/null)
+# Without a GPU the newest release that package indexes have as a CPU-only wheel, a tenth of the download.
+TORCH ?= $(if $(GPUS),torch==2.14.1,torch==2.13.0)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 PROOF_ARGS ?=
@@ -19,24 +26,35 @@ HOST_CORE := build/host_core/.stamp
 # torch's build helper runs the ninja that it finds on the path.
 export PATH := $(BIN):$(PATH)
 
-# Without a CUDA toolkit the extension is built without kernels, so that demo and test run everywhere.
-ifeq ($(FORCE_CUDA)$(USE_CUDA)$(shell command -v nvcc)$(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc),)
-export USE_CUDA := 0
+# make builds kernels only if a GPU can run them or the environment asks for them; setup.py itself needs no GPU.
+ifneq ($(FORCE_CUDA)$(USE_CUDA),)
+KERNELS :=
+else ifneq ($(TORCH_CUDA_ARCH_LIST),)
+KERNELS := FORCE_CUDA=1
+else ifeq ($(GPUS),)
+KERNELS := USE_CUDA=0
+NO_KERNELS := no GPU is visible
+else ifeq ($(shell command -v nvcc)$(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc),)
+KERNELS := USE_CUDA=0
+NO_KERNELS := nvcc is missing
 endif
 
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 EMULATOR := $(shell find tests/emulator -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 # What decides about the extension besides the sources; the build starts again when it changes.
-BUILD_SETTINGS := $(TORCH) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
+BUILD_SETTINGS := $(TORCH) $(KERNELS) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 
-.PHONY: help build demo test lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
+# ninja's progress without the compiler's commands: [3/74] csrc/launch/merged.cu
+PROGRESS := sed -u -E 's~^(\[[0-9]+/[0-9]+\]) .* ([^ ]*/)?(csrc/[^ ]+\.(cpp|cu)) .*~\1 \3~'
+
+.PHONY: help build demo test kernels lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # pip must not run twice at once in one environment
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 	@echo
-	@echo 'Variables: PYTHON, VENV, TORCH (for example TORCH=torch==2.13.0), PYTEST_ARGS, DEMO_ARGS,'
+	@echo 'Variables: PYTHON, VENV, TORCH (here $(TORCH)), PYTEST_ARGS, DEMO_ARGS,'
 	@echo 'PROOF_ARGS, WHEEL; TORCH_CUDA_ARCH_LIST, MAX_JOBS, FORCE_CUDA=1 or USE_CUDA=0 as setup.py explains them.'
 
 build: $(EXTENSION)  ## the environment and the extension
@@ -44,8 +62,16 @@ build: $(EXTENSION)  ## the environment and the extension
 demo: $(EXTENSION) $(STAMPS)/demo  ## upsample and colour a photograph through the operator and through torch
 	$(PY) -m deconv_ext demo $(DEMO_ARGS)
 
+# One process a core; torch's own threads would only wait for each other.
+test: export OMP_NUM_THREADS ?= 1
 test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## all tests that this machine can run
-	$(PY) -m pytest tests $(PYTEST_ARGS)
+	$(PY) -m pytest tests --numprocesses auto --dist $(if $(GPUS),loadgroup,worksteal) $(PYTEST_ARGS)
+
+FAST_NVCC = $(if $(shell nvcc --help | grep -e --Ofast-compile),NVCC_APPEND_FLAGS=--Ofast-compile=max)
+kernels: $(STAMPS)/torch  ## compile the kernels for 9.0a with little optimization, to see that they compile; needs no GPU
+	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST='$(or $(TORCH_CUDA_ARCH_LIST),9.0a)' $(FAST_NVCC) \
+	$(PY) setup.py build_ext --force --build-temp build/kernels --build-lib build/kernels | $(PROGRESS)
+	$(PY) -c 'import torch; torch.ops.load_library("build/kernels/deconv_ext/_C.abi3.so")'
 
 lint: $(STAMPS)/lint  ## ruff, clang-format, mypy, and the release's workflows (Python >= 3.11)
 	$(BIN)/ruff check .
@@ -123,7 +149,8 @@ build/settings: FORCE
 
 # --force: setuptools does not look at flags; ninja then decides what to compile.
 $(EXTENSION): $(filter-out csrc/host_core_module.cpp,$(CSRC)) setup.py build/settings $(STAMPS)/torch
-	$(PY) setup.py build_ext --inplace --force
+	$(if $(NO_KERNELS),@echo 'Building without CUDA kernels: $(NO_KERNELS). FORCE_CUDA=1 builds them all the same.')
+	$(KERNELS) $(PY) setup.py build_ext --inplace --force | $(PROGRESS)
 	touch $@
 
 # For the tests alone: plans and index arithmetic without torch, and the kernels emulated on the CPU. CMake comes from

@@ -883,7 +883,8 @@ PYBIND11_MODULE(_host_core, m) {
   py::class_<Plan>(m, "Plan")
       .def_readonly("tile", &Plan::tile)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
-      .def_readonly("estimate_ms", &Plan::estimate_ms);
+      .def_readonly("estimate_ms", &Plan::estimate_ms)
+      .def("describe", [](const Plan& plan, DType dtype) { return describe(plan, dtype); }, py::arg("dtype"));
   py::class_<PlanMemory>(m, "PlanMemory")
       .def(py::init<>())
       .def_property_readonly("planned", &PlanMemory::planned)

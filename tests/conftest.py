@@ -25,14 +25,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the GPU tests where no GPU can run them."""
-    if has_gpu():
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips the GPU tests without a GPU, and has one of xdist's processes run them all with one (--dist loadgroup)."""
+    if not has_gpu():
+        mark = pytest.mark.skip(reason="no CUDA device that this build has kernels for")
+    elif config.pluginmanager.hasplugin("xdist"):
+        mark = pytest.mark.xdist_group("gpu")
+    else:
         return
-    skip = pytest.mark.skip(reason="no CUDA device that this build has kernels for")
     for item in items:
         if item.get_closest_marker("gpu"):
-            item.add_marker(skip)
+            item.add_marker(mark)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

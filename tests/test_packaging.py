@@ -1,9 +1,10 @@
-"""The build's answers to what it lacks, and the one version."""
+"""The build's answers to what it lacks, when make builds kernels, and the one version."""
 
 import importlib
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,34 @@ def test_build_with_an_nvcc_that_is_too_old(tmp_path: Path) -> None:
         f"deconv_ext: {tmp_path}/bin/nvcc does not compile for 9.0a 12.0+PTX (Unsupported gpu architecture "
         "'compute_120'); install another CUDA toolkit, or set TORCH_CUDA_ARCH_LIST to what this one compiles for"
     )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("gpus", "environment", "kernels", "reason"),
+    [
+        ("", {}, "USE_CUDA=0", "no GPU is visible"),
+        ("", {"FORCE_CUDA": "1"}, "", ""),
+        ("", {"TORCH_CUDA_ARCH_LIST": "8.0;9.0a"}, "FORCE_CUDA=1", ""),
+        ("1", {}, "", ""),
+    ],
+)
+def test_make_builds_kernels(gpus: str, environment: dict[str, str], kernels: str, reason: str, tmp_path: Path) -> None:
+    """For a GPU that is visible or where the environment asks; else not, and one line says so."""
+    path = _programs(tmp_path, "nvcc")["PATH"]
+    names = ("MAKEFLAGS", "MAKELEVEL", "FORCE_CUDA", "USE_CUDA", "TORCH_CUDA_ARCH_LIST", "TORCH", "CUDA_HOME")
+    clean = {name: value for name, value in os.environ.items() if name not in names}
+    result = subprocess.run(
+        ["make", "--dry-run", "build", f"GPUS={gpus}", f"VENV={tmp_path}"], cwd=ROOT, capture_output=True, text=True,
+        timeout=60, check=True, env={**clean, "PATH": f"{path}:{os.environ['PATH']}", **environment},
+    )  # fmt: skip
+    (build,) = re.findall(r"^(?:(\w+=\d) )?/\S+/python setup.py build_ext --inplace", result.stdout, re.MULTILINE)
+    assert build == kernels
+    assert (
+        re.findall(r"^echo 'Building without CUDA kernels: (.+?)\.", result.stdout, re.MULTILINE)
+        == ([reason] if reason else [])
+    )
+    assert ("'torch==2.14.1'" in result.stdout) == bool(gpus)
 
 
 def test_wheel_of_free_threaded_python(tmp_path: Path) -> None:
