@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from deconv_ext._autograd import forward_of_plain, is_plain, plain_pair
+from deconv_ext._distributed import register_if_loaded
 from deconv_ext._fake import empty_like_torch
 from deconv_ext._ops import Pair, has_kernels, output_size, pair, tf32_allowed
 
@@ -59,6 +60,8 @@ def conv_transpose2d(
         s, p, op, d = plain_pair(stride), plain_pair(padding), plain_pair(output_padding), plain_pair(dilation)
         if s and p and op and d and type(groups) is int:
             return forward_of_plain(input, weight, bias, s, p, op, groups, d)
+    if torch.is_inference_mode_enabled() and not torch.compiler.is_compiling():
+        register_if_loaded()  # the autograd kernels do it elsewhere
     return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
