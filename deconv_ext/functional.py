@@ -60,7 +60,7 @@ def conv_transpose2d(
         s, p, op, d = plain_pair(stride), plain_pair(padding), plain_pair(output_padding), plain_pair(dilation)
         if s and p and op and d and type(groups) is int:
             return forward_of_plain(input, weight, bias, s, p, op, groups, d)
-    if torch.is_inference_mode_enabled() and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         register_if_loaded()  # the autograd kernels do it elsewhere
     return _conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
