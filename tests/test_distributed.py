@@ -165,7 +165,7 @@ def test_fewer_samples_than_ranks(four: Ranks) -> None:
 def _compare_gradients(device: str, placed: tuple[str, str, str]) -> list[str]:
     """The three gradient operators, called with (grad_output, input, weight) as `placed`."""
     input, weight, _ = _operands(device, INPUT, WEIGHT, 1)
-    args = tuple(GEOMETRY[name] for name in ("stride", "padding", "output_padding")) + (1, GEOMETRY["dilation"])
+    args = (GEOMETRY["stride"], GEOMETRY["padding"], GEOMETRY["output_padding"], 1, GEOMETRY["dilation"])
     grad_output = torch.randn_like(torch.ops.deconv.conv_transpose2d(input, weight, None, *args))
     plain = (grad_output, input, weight)
     mesh = _mesh(device, (2,))
