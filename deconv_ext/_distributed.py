@@ -14,9 +14,10 @@ the fewest elements; sharded rows and columns are gathered. One rank alone adds 
 """
 
 import functools
+import math
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ _RANKS = {"input": (3, 4), "weight": (4,), "output": (3, 4), "bias": (1,)}
 _DEFAULTS = (None, None, None, 1, 0, 0, 1, 1)
 _BIAS, _GROUPS = 2, 6  # positions of arguments
 
-_Placements = dict[str, Any]  # of the operands or the results, on one mesh dimension
+_ByRole = dict[str, Any]  # placements of the operands or of the results
 
 
 @functools.cache
@@ -56,15 +57,15 @@ def _indices(role: str, batched: bool) -> str:
     return _INDICES[role] if batched else _INDICES[role].replace("N", "")
 
 
-def _sizes(tensors: dict[str, Tensor], groups: int) -> dict[str, int]:
+def _sizes(shapes: dict[str, torch.Size], groups: int) -> dict[str, int]:
     """The extent of each index; empty if the tensors do not fit together, which the operator explains."""
-    if groups < 1 or any(tensor.dim() not in _RANKS[role] for role, tensor in tensors.items()):
+    if groups < 1 or any(len(shape) not in _RANKS[role] for role, shape in shapes.items()):
         return {}
     sizes: dict[str, int] = {}
-    for role, tensor in tensors.items():
-        for dim, index in enumerate(_indices(role, tensor.dim() != 3)):
-            extent = tensor.shape[dim] * (groups if (role, index) == ("weight", "O") else 1)
-            if sizes.setdefault(index, extent) != extent:
+    for role, shape in shapes.items():
+        for index, extent in zip(_indices(role, len(shape) != 3), shape, strict=False):
+            whole = extent * groups if (role, index) == ("weight", "O") else extent
+            if sizes.setdefault(index, whole) != whole:
                 return {}
     return {} if sizes["I"] % groups or sizes["O"] % groups else sizes
 
@@ -85,59 +86,89 @@ def _splits(index: str, extent: int, ranks: int) -> bool:
 
 
 def _choices(
-    tensors: dict[str, Any], results: tuple[str, ...], axis: int, extents: dict[str, int]
-) -> Iterator[tuple[str | None, _Placements, _Placements]]:
-    """The index that mesh dimension `axis` may split, if any, with the placements of the operands and the results."""
+    given: _ByRole, results: tuple[str, ...], ranks: int, extents: dict[str, int]
+) -> Iterator[tuple[str | None, _ByRole, _ByRole]]:
+    """The index that a mesh dimension may split, if any, with the placements of the operands and of the results."""
     from torch.distributed.tensor import Partial, Replicate
 
-    yield None, dict.fromkeys(tensors, Replicate()), dict.fromkeys(results, Replicate())
-    ranks = next(iter(tensors.values())).device_mesh.size(axis)
+    yield None, dict.fromkeys(given, Replicate()), dict.fromkeys(results, Replicate())
     for index, extent in extents.items():
         if _splits(index, extent, ranks):
-            operands = {role: _placement(role, index, "N" in extents, Replicate()) for role in tensors}
+            operands = {role: _placement(role, index, "N" in extents, Replicate()) for role in given}
             yield index, operands, {role: _placement(role, index, "N" in extents, Partial()) for role in results}
-    for summed, tensor in tensors.items():
-        if summed != "bias" and tensor.placements[axis] == Partial():
-            operands = {role: Partial() if role == summed else Replicate() for role in tensors}
+    for summed, placement in given.items():
+        if summed != "bias" and placement == Partial():
+            operands = {role: Partial() if role == summed else Replicate() for role in given}
             yield None, operands, {role: Replicate() if role == summed else Partial() for role in results}
 
 
-def _moved(tensor: Any, axis: int, wanted: Any) -> float:
-    """The elements that a redistribution to `wanted` moves on mesh dimension `axis`, roughly."""
-    placement = tensor.placements[axis]
-    if placement == wanted or placement.is_replicate():
+def _moved(given: Any, wanted: Any, ranks: int) -> float:
+    """The share of a tensor that a redistribution moves, roughly."""
+    if given == wanted or given.is_replicate():
         return 0
     if wanted.is_replicate():  # all-reduce or all-gather
-        return tensor.numel() * (2 if placement.is_partial() else 1)
-    return tensor.numel() * (1 if placement.is_partial() else 1 / tensor.device_mesh.size(axis))
+        return 2 if given.is_partial() else 1
+    return 1 if given.is_partial() else 1 / ranks
 
 
-def _choose(
-    tensors: dict[str, Any], results: tuple[str, ...], extents: dict[str, int]
-) -> tuple[list[_Placements], list[_Placements]]:
-    """The cheapest placements of operands and results on each mesh dimension; leaves one rank's share in `extents`."""
-    by_operand, by_result = [], []
-    mesh = next(iter(tensors.values())).device_mesh
+def _leading(role: str, sizes: dict[str, int], groups: int) -> list[int]:
+    """The first dimensions of a whole tensor."""
+    if role == "weight" and sizes:
+        return [sizes["I"], sizes["O"] // groups]
+    return [sizes[index] for index in _INDICES[role] if index in sizes]
+
+
+class _Plan(NamedTuple):
+    """What a call with DTensors does on this rank."""
+
+    operands: list[list[Any]]  # placements to run with
+    results: list[list[Any]]
+    leading: list[list[int]]  # the first dimensions of each whole result
+    groups: int  # of this rank
+    adds_bias: bool
+
+
+def _make_plan(
+    op: Any, mesh: Any, shapes: tuple[torch.Size, ...], placements: tuple[tuple[Any, ...], ...], groups: int
+) -> _Plan:
+    roles, results = _OPERATORS[op]
+    whole = dict(zip(roles, shapes, strict=False))
+    sizes = _sizes(whole, groups)
+    extents = {index: extent for index, extent in sizes.items() if groups == 1 or index == "N"}
+    if sizes and groups > 1:
+        extents["G"] = groups
+    by_axis: list[tuple[_ByRole, _ByRole]] = []
     for axis in range(mesh.ndim):
-        index, operands, placed = min(
-            _choices(tensors, results, axis, extents),
-            key=lambda choice: sum(_moved(tensor, axis, choice[1][role]) for role, tensor in tensors.items()),
-        )
-        by_operand.append(operands)
-        by_result.append(placed)
+        ranks = mesh.size(axis)
+        given = {role: placed[axis] for role, placed in zip(roles, placements, strict=False)}
+
+        def cost(choice: Any, given: _ByRole = given, ranks: int = ranks) -> float:
+            return sum(math.prod(whole[role]) * _moved(given[role], choice[1][role], ranks) for role in whole)
+
+        index, operands, placed = min(_choices(given, results, ranks, extents), key=cost)
+        by_axis.append((operands, placed))
         if index is not None:  # an uneven share is split no further
-            extent, ranks = extents[index], mesh.size(axis)
-            extents[index] = extent // ranks if extent % ranks == 0 else 1
-    return by_operand, by_result
+            extents[index] = extents[index] // ranks if extents[index] % ranks == 0 else 1
+    here = mesh.get_coordinate() or [0] * mesh.ndim
+    return _Plan(
+        operands=[[operands[role] for operands, _ in by_axis] for role in whole],
+        results=[[placed[role] for _, placed in by_axis] for role in results],
+        leading=[_leading(role, sizes, groups) for role in results],
+        groups=extents.get("G", groups),
+        adds_bias=not any(at and by[results[0]].is_partial() for at, (_, by) in zip(here, by_axis, strict=True)),
+    )
 
 
-def _checked(op: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+_cached_plan = functools.lru_cache(maxsize=4096)(_make_plan)
+
+
+def _checked(op: Any, operands: list[tuple[str, Any]]) -> list[Any]:
     """The operands as DTensors of one mesh, or an error that names the one that is not."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-    mesh = next(tensor.device_mesh for tensor in tensors.values() if isinstance(tensor, DTensor))
-    checked = {}
-    for role, tensor in tensors.items():
+    mesh = next(tensor.device_mesh for _, tensor in operands if isinstance(tensor, DTensor))
+    checked = []
+    for role, tensor in operands:
         name = f"{op.name()}: {'grad_output' if role == 'output' else role}"
         if not isinstance(tensor, DTensor):
             if not DTensor._op_dispatcher._allow_implicit_replication:
@@ -153,7 +184,7 @@ def _checked(op: Any, tensors: dict[str, Any]) -> dict[str, Any]:
                 f"{name} is placed as {tensor.placements}; "
                 "each placement must be Replicate(), Shard(dim) or Partial(): redistribute it first"
             )
-        checked[role] = tensor
+        checked.append(tensor)
     return checked
 
 
@@ -164,49 +195,41 @@ def _shard(tensor: Any, placements: list[Any]) -> Tensor:
     return tensor.to_local()
 
 
-def _place(local: Tensor, role: str, mesh: Any, placements: list[Any], sizes: dict[str, int], groups: int) -> Any:
+def _place(local: Tensor, mesh: Any, placements: list[Any], leading: list[int]) -> Any:
     """A result's shards as one DTensor, dense in the order of the shards' strides."""
     from torch.distributed.tensor import DTensor
 
-    shape = list(local.shape)
-    for dim, index in enumerate(_indices(role, "N" in sizes)):
-        shape[dim] = sizes[index] // (groups if (role, index) == ("weight", "O") else 1)
+    shape = torch.Size([*leading, *local.shape[len(leading) :]])
     strides, step = [0] * len(shape), 1
     for dim in sorted(range(len(shape)), key=lambda dim: (local.stride(dim), -dim)):
         strides[dim] = step
         step *= shape[dim]
     if local.is_meta:  # a rank outside the mesh
         local = torch.empty(0, dtype=local.dtype)
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides))
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=tuple(strides))
 
 
 @torch.no_grad()
 def _run(_class: Any, op: Any, _types: Any, args: tuple[Any, ...], _kwargs: Any) -> Any:
     """A call with DTensors: redistribute the operands, run the operator on each rank's shards, place the results."""
-    roles, results = _OPERATORS[op]
     args = (*args, *_DEFAULTS[len(args) :])
-    tensors = _checked(op, {role: arg for role, arg in zip(roles, args, strict=False) if arg is not None})
-    groups = args[_GROUPS]
-    sizes = _sizes(tensors, groups)
-    extents = {index: extent for index, extent in sizes.items() if groups == 1 or index == "N"}
-    if sizes and groups > 1:
-        extents["G"] = groups
-    by_operand, by_result = _choose(tensors, results, extents)
-
-    mesh = tensors[roles[0]].device_mesh
-    here = mesh.get_coordinate()
-    if here is None:  # outside the mesh, only shapes matter
-        shards = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors.values()]
-        local_args = [*shards, *args[len(shards) :]]
+    tensors = _checked(op, [pair for pair in zip(_OPERATORS[op][0], args, strict=False) if pair[1] is not None])
+    mesh = tensors[0].device_mesh
+    key = (op, mesh, tuple(t.shape for t in tensors), tuple(t.placements for t in tensors), args[_GROUPS])
+    try:
+        plan = _cached_plan(*key)
+    except TypeError:  # symbolic sizes have no hash
+        plan = _make_plan(*key)
+    if mesh.get_coordinate() is None:  # outside the mesh only shapes matter
+        shards = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors]
+        outputs = op(*shards, *args[len(shards) :])
     else:
-        shards = [_shard(tensor, [by[role] for by in by_operand]) for role, tensor in tensors.items()]
+        shards = [_shard(tensor, placements) for tensor, placements in zip(tensors, plan.operands, strict=True)]
         local_args = [*shards, *args[len(shards) :]]
-        local_args[_GROUPS] = extents.get("G", groups)
-        if op is forward and any(at and by["output"].is_partial() for at, by in zip(here, by_result, strict=True)):
+        local_args[_GROUPS] = plan.groups
+        if op is forward and not plan.adds_bias:
             local_args[_BIAS] = None
-    outputs = op(*local_args)
-    placed = [
-        _place(output, role, mesh, [by[role] for by in by_result], sizes, groups)
-        for role, output in zip(results, outputs if len(results) > 1 else [outputs], strict=True)
-    ]
-    return placed[0] if len(placed) == 1 else tuple(placed)
+        outputs = op(*local_args)
+    if op is not backward:
+        return _place(outputs, mesh, plan.results[0], *plan.leading)
+    return tuple(_place(*of) for of in zip(outputs, (mesh, mesh), plan.results, plan.leading, strict=True))

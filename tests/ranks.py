@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_SECONDS = 120  # for one function, with the start of the processes
+_SECONDS = 300  # for one function, with the start of the processes
 
 
 def _serve(jobs: Connection, backend: str, rank: int, count: int, store: str) -> None:
