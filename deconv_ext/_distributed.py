@@ -22,14 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deconv_ext._ops import backward, forward, grad_input, grad_weight
-
 # The operands and the results of each operator; "output" is the output or its gradient.
 _OPERATORS = {
-    forward: (("input", "weight", "bias"), ("output",)),
-    grad_input: (("output", "weight"), ("input",)),
-    grad_weight: (("input", "output"), ("weight",)),
-    backward: (("output", "input", "weight"), ("input", "weight")),
+    "deconv::conv_transpose2d": (("input", "weight", "bias"), ("output",)),
+    "deconv::conv_transpose2d_grad_input": (("output", "weight"), ("input",)),
+    "deconv::conv_transpose2d_grad_weight": (("input", "output"), ("weight",)),
+    "deconv::conv_transpose2d_backward": (("output", "input", "weight"), ("input", "weight")),
 }
 _INDICES = {"input": "NI", "weight": "IO", "output": "NO", "bias": "O"}  # of the leading dimensions
 _RANKS = {"input": (3, 4), "weight": (4,), "output": (3, 4), "bias": (1,)}
@@ -43,8 +41,8 @@ _ByRole = dict[str, Any]  # placements of the operands or of the results
 def _register() -> None:
     from torch.distributed.tensor import DTensor
 
-    for op in _OPERATORS:
-        torch.library.register_torch_dispatch(op.name(), DTensor, _run)
+    for name in _OPERATORS:
+        torch.library.register_torch_dispatch(name, DTensor, _run)
 
 
 def register_if_loaded() -> None:
@@ -129,9 +127,9 @@ class _Plan(NamedTuple):
 
 
 def _make_plan(
-    op: Any, mesh: Any, shapes: tuple[torch.Size, ...], placements: tuple[tuple[Any, ...], ...], groups: int
+    name: str, mesh: Any, shapes: tuple[torch.Size, ...], placements: tuple[tuple[Any, ...], ...], groups: int
 ) -> _Plan:
-    roles, results = _OPERATORS[op]
+    roles, results = _OPERATORS[name]
     whole = dict(zip(roles, shapes, strict=False))
     sizes = _sizes(whole, groups)
     extents = {index: extent for index, extent in sizes.items() if groups == 1 or index == "N"}
@@ -150,38 +148,41 @@ def _make_plan(
         if index is not None:  # an uneven share is split no further
             extents[index] = extents[index] // ranks if extents[index] % ranks == 0 else 1
     here = mesh.get_coordinate() or [0] * mesh.ndim
+    adds_bias = "bias" not in whole or all(
+        at == 0 or not by["output"].is_partial() for at, (_, by) in zip(here, by_axis, strict=True)
+    )
     return _Plan(
         operands=[[operands[role] for operands, _ in by_axis] for role in whole],
         results=[[placed[role] for _, placed in by_axis] for role in results],
         leading=[_leading(role, sizes, groups) for role in results],
         groups=extents.get("G", groups),
-        adds_bias=not any(at and by[results[0]].is_partial() for at, (_, by) in zip(here, by_axis, strict=True)),
+        adds_bias=adds_bias,
     )
 
 
 _cached_plan = functools.lru_cache(maxsize=4096)(_make_plan)
 
 
-def _checked(op: Any, operands: list[tuple[str, Any]]) -> list[Any]:
+def _checked(name: str, operands: list[tuple[str, Any]]) -> list[Any]:
     """The operands as DTensors of one mesh, or an error that names the one that is not."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     mesh = next(tensor.device_mesh for _, tensor in operands if isinstance(tensor, DTensor))
     checked = []
     for role, tensor in operands:
-        name = f"{op.name()}: {'grad_output' if role == 'output' else role}"
+        which = f"{name}: {'grad_output' if role == 'output' else role}"
         if not isinstance(tensor, DTensor):
             if not DTensor._op_dispatcher._allow_implicit_replication:
                 raise RuntimeError(
-                    f"{name} is a plain tensor next to DTensors; it must be a DTensor on {mesh}: "
+                    f"{which} is a plain tensor next to DTensors; it must be a DTensor on {mesh}: "
                     "call torch.distributed.tensor.distribute_tensor"
                 )
             tensor = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
         if tensor.device_mesh != mesh:
-            raise RuntimeError(f"{name} is on {tensor.device_mesh}; it must be on {mesh} as the other operands")
+            raise RuntimeError(f"{which} is on {tensor.device_mesh}; it must be on {mesh} as the other operands")
         if any(type(placement) not in (Replicate, Shard, Partial) for placement in tensor.placements):
             raise RuntimeError(
-                f"{name} is placed as {tensor.placements}; "
+                f"{which} is placed as {tensor.placements}; "
                 "each placement must be Replicate(), Shard(dim) or Partial(): redistribute it first"
             )
         checked.append(tensor)
@@ -213,9 +214,10 @@ def _place(local: Tensor, mesh: Any, placements: list[Any], leading: list[int]) 
 def _run(_class: Any, op: Any, _types: Any, args: tuple[Any, ...], _kwargs: Any) -> Any:
     """A call with DTensors: redistribute the operands, run the operator on each rank's shards, place the results."""
     args = (*args, *_DEFAULTS[len(args) :])
-    tensors = _checked(op, [pair for pair in zip(_OPERATORS[op][0], args, strict=False) if pair[1] is not None])
+    name = op.name()
+    tensors = _checked(name, [pair for pair in zip(_OPERATORS[name][0], args, strict=False) if pair[1] is not None])
     mesh = tensors[0].device_mesh
-    key = (op, mesh, tuple(t.shape for t in tensors), tuple(t.placements for t in tensors), args[_GROUPS])
+    key = (name, mesh, tuple(t.shape for t in tensors), tuple(t.placements for t in tensors), args[_GROUPS])
     try:
         plan = _cached_plan(*key)
     except TypeError:  # symbolic sizes have no hash
@@ -227,9 +229,9 @@ def _run(_class: Any, op: Any, _types: Any, args: tuple[Any, ...], _kwargs: Any)
         shards = [_shard(tensor, placements) for tensor, placements in zip(tensors, plan.operands, strict=True)]
         local_args = [*shards, *args[len(shards) :]]
         local_args[_GROUPS] = plan.groups
-        if op is forward and not plan.adds_bias:
+        if not plan.adds_bias:
             local_args[_BIAS] = None
         outputs = op(*local_args)
-    if op is not backward:
-        return _place(outputs, mesh, plan.results[0], *plan.leading)
+    if len(plan.results) == 1:
+        return _place(outputs, mesh, plan.results[0], plan.leading[0])
     return tuple(_place(*of) for of in zip(outputs, (mesh, mesh), plan.results, plan.leading, strict=True))
