@@ -1,6 +1,6 @@
 """Transposed 2D convolution for PyTorch on this project's own CUDA kernels, behind ``torch.ops.deconv``."""
 
-from deconv_ext import _autograd, _fake, _onnx, _quantization, _vmap, ops  # noqa: F401 - registrations
+from deconv_ext import _autograd, _distributed, _fake, _onnx, _quantization, _vmap, ops  # noqa: F401 - registrations
 from deconv_ext.autotune import autotune
 from deconv_ext.conversion import convert, revert
 from deconv_ext.functional import conv_transpose2d, show_config
@@ -33,3 +33,5 @@ __all__ = [
     "revert",
     "show_config",
 ]
+
+_distributed.register_if_loaded()

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
+from deconv_ext._distributed import register_if_loaded
 from deconv_ext._eager import aten_conv_transpose2d, is_plain, needs_autograd, plain_forward
 from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
@@ -196,6 +197,7 @@ def _recorded_forward(
 
 def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def kernel(first, second, extent, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)):
+        register_if_loaded()
         if needs_autograd(first, second):
             return apply(first, second, extent, stride, padding, output_padding, groups, dilation)
         with _below_autograd():
@@ -205,6 +207,7 @@ def _recorded_gradient(op: Any, apply: Callable[..., Tensor]) -> Callable[..., T
 
 
 def _recorded_backward(grad_output, input, weight, *conv_args):
+    register_if_loaded()
     if not needs_autograd(grad_output, input, weight):
         with _below_autograd():
             return _both_gradients(grad_output, input, weight, *conv_args)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deconv_ext._arguments import Pair, integer, pair, replace_entry
 from deconv_ext._autocast import is_autocast, lowered_once
+from deconv_ext._distributed import register_if_loaded
 from deconv_ext._ops import dispatch_forward, kernels_serve, keys, warn_unserved
 
 aten_conv_transpose2d: Any = torch.conv_transpose2d  # users replace the names that they know it by
@@ -108,6 +109,7 @@ def call(
             return _plain_call(input, weight, bias, s, p, op, groups, d)
         with _named("deconv::conv_transpose2d", (input, weight, bias)):
             return _plain_call(input, weight, bias, s, p, op, groups, d)
+    register_if_loaded()  # before the dispatcher: in inference mode it passes no autograd kernel
     return dispatch_forward(input, weight, bias, s or stride, p or padding, op or output_padding, groups, d or dilation)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import deconv_ext
-from deconv_ext import _autograd, _ops
+from deconv_ext import _eager, _ops
 
 DIRECTIONS = ("forward", "grad_input", "grad_weight")
 PLACES = ["meta", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -189,7 +189,7 @@ def test_unserved_calls_warn_once() -> None:
 
     def calls() -> None:
         for _ in range(2):
-            _autograd._plain_forward(x, weight, None, (1, 1), (0, 0), (0, 0), 1, (1, 1))
+            _eager.plain_forward(x, weight, None, (1, 1), (0, 0), (0, 0), 1, (1, 1))
             torch.ops.deconv._warn_unserved("cuda:0 and Half")
 
     (warning,) = _warnings_of(calls)

@@ -104,9 +104,8 @@ def test_make_builds_kernels(gpus: str, environment: dict[str, str], kernels: st
     )  # fmt: skip
     (build,) = re.findall(r"^(?:(\w+=\d) )?/\S+/python setup.py build_ext --inplace", result.stdout, re.MULTILINE)
     assert build == kernels
-    assert (
-        re.findall(r"^echo 'Building without CUDA kernels: (.+?)\.", result.stdout, re.MULTILINE)
-        == ([reason] if reason else [])
+    assert re.findall(r"^echo 'Building without CUDA kernels: (.+?)\.", result.stdout, re.MULTILINE) == (
+        [reason] if reason else []
     )
     assert ("'torch==2.14.1'" in result.stdout) == bool(gpus)
 
