@@ -186,6 +186,7 @@ def _recorded_forward(
     args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
     if is_plain(input, weight, bias):
         return plain_forward(*args)
+    register_if_loaded()
     if input.is_complex():  # takes several real nodes of ATen's
         warn_unserved(input)
         return aten_conv_transpose2d(*args)
