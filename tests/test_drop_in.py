@@ -215,9 +215,10 @@ def test_torchs_names_replaced_by_ours(dtype: torch.dtype, device: str) -> None:
     layer = nn.ConvTranspose2d(4, 3, 3, 2, dtype=dtype, device=device)
     x = torch.randn(2, 4, 5, 6, dtype=dtype, device=device)
     expected = TORCHS(x, layer.weight, layer.bias, 2)
-    torch.testing.assert_close(layer(x), expected)
+    bounds = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}  # one rounding of either side
+    torch.testing.assert_close(layer(x), expected, **bounds)
     with deconv_ext.override():
-        torch.testing.assert_close(layer(x), expected)
+        torch.testing.assert_close(layer(x), expected, **bounds)
     layer(x).abs().sum().backward()
     assert layer.weight.grad is not None
 
@@ -274,17 +275,15 @@ def test_checkpointed_layers(way: str, selective: bool, device: str) -> None:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize("unbatched", [False, True])
 def test_no_output_channels(unbatched: bool, layout: torch.memory_format, dtype: torch.dtype) -> None:
-    """As torch on CUDA: an empty result, zero for the input's gradient."""
-    results = []
-    for call in (deconv_ext.conv_transpose2d, TORCHS):
-        torch.manual_seed(0)
-        x = torch.randn(2, 4, 5, 6, device="cuda", dtype=dtype).to(memory_format=layout)
-        x = (x[0] if unbatched else x).requires_grad_()
-        w = torch.randn(4, 0, 3, 3, device="cuda", dtype=dtype, requires_grad=True)
-        b = torch.randn(0, device="cuda", dtype=dtype, requires_grad=True)
-        y = call(x, w, b, 2, 1)
-        results.append([y.detach(), *torch.autograd.grad(y.sum(), (x, w, b))])
-    torch.testing.assert_close(*results, rtol=0, atol=0)
+    """An empty result, as torch's; zero for the input's gradient, where cuDNN 9.19 raises in the backward."""
+    x = torch.randn(2, 4, 5, 6, device="cuda", dtype=dtype).to(memory_format=layout)
+    x = (x[0] if unbatched else x).requires_grad_()
+    w = torch.randn(4, 0, 3, 3, device="cuda", dtype=dtype, requires_grad=True)
+    b = torch.randn(0, device="cuda", dtype=dtype, requires_grad=True)
+    y = deconv_ext.conv_transpose2d(x, w, b, 2, 1)
+    torch.testing.assert_close(y, TORCHS(x, w, b, 2, 1))
+    gradients = torch.autograd.grad(y.sum(), (x, w, b))
+    torch.testing.assert_close(gradients, tuple(map(torch.zeros_like, (x, w, b))), rtol=0, atol=0)
 
 
 def test_no_output_channels_as_torch_has_it_on_this_device(device: str) -> None:

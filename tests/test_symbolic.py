@@ -98,7 +98,7 @@ def _graphs(function: Callable[..., Tensor], dynamic: bool | None, device: str) 
             leaves = [t.clone().requires_grad_() for t in (x, w)]
             y = run(*leaves, stride)
             results.append([y.detach(), *torch.autograd.grad(y.sin().sum(), leaves)])
-        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)  # sums in another order
     return counter.frame_count
 
 
