@@ -29,6 +29,7 @@ MODELS = {
     "pose": "pose head, batch 64",
 }
 BEHIND = 0.95
+_SLOWEST = 12  # rows of the table of what is behind
 # The twelve layers of the README's chart: from networks of every kind, GEMM-like layers included.
 SHOWN = {
     "dcgan3": "DCGAN",
@@ -155,7 +156,8 @@ class Results:
                     if row.case == model and row.direction == f"step, {execution}"
                 }
                 cells = [rows.get((dtype, layout), "–") for dtype in ("bf16", "tf32") for layout in LAYOUTS]
-                lines.append([title, "compiled" if execution == "compile" else execution, *cells])
+                if rows:
+                    lines.append([title, "compiled" if execution == "compile" else execution, *cells])
         heads = [f"{name} {LAYOUTS[layout]}" for name in ("bf16", "TF32") for layout in LAYOUTS]
         return _table(["training step", "", *heads], lines)
 
@@ -209,16 +211,15 @@ class Results:
         return self._steps(lambda row: f"{row.speedup:.2f}x, {1 - (row.floor_ms or 0) / (row.ours_ms or 1):.0%}")
 
     def behind(self) -> str:
-        """Each layer with what is behind, a line a layer, by kind."""
-        lines = []
-        for kind in KINDS:
-            names = [row.case for row in self.layers if kind_of(row.layer) == kind]
-            for name in dict.fromkeys(names):
-                slow = [row for row in self.layers if row.case == name and row.dtype != "fp16" and row.speedup < BEHIND]
-                if slow:
-                    cells = (f"{row.direction} {row.dtype} {LAYOUTS[row.layout]} {row.speedup:.2f}" for row in slow)
-                    lines.append([kind, _plain(name), slow[0].shape, "; ".join(cells)])
-        return _table(["kind", "layer", "shape", "below 0.95x"], lines)
+        """How many settings are behind, by direction, and the slowest."""
+        slow = [row for row in self.layers if row.speedup < BEHIND]
+        counts = ", ".join(f"{sum(row.direction == one for row in slow)} in {one}" for one in DIRECTIONS)
+        slowest = sorted(slow, key=lambda row: row.speedup)[:_SLOWEST]
+        lines = [
+            [_plain(row.case), row.direction, row.dtype, LAYOUTS[row.layout], f"{row.speedup:.2f}x"] for row in slowest
+        ]
+        table = _table(["slowest", "direction", "dtype", "layout", "speedup"], lines)
+        return f"{len(slow)} of {len(self.layers)}: {counts}.\n\n{table}"
 
     def errors(self) -> str:
         """The largest error of each dtype."""

@@ -1,0 +1,50 @@
+"""The results that the documents show: their file, and that pages and charts are of it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from deconv_ext.cli import reports
+from deconv_ext.workloads import ALL_CASES, suite_of
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "results").glob("*.csv"))
+pytestmark = pytest.mark.skipif(not FILES, reason="no results beside these tests")
+
+
+@pytest.fixture(scope="module")
+def generate() -> object:
+    """The module docs/generate.py."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rows_are_of_the_suites(path: Path) -> None:
+    """Every layer has the shape that its suite gives it; nothing was wrong; the head names what was measured with."""
+    report = reports.read_csv(path)
+    shapes = {one["name"]: one for one in ALL_CASES}
+    assert {"commit", "date", "gpu", "driver", "torch", "cudnn", "copy GB/s"} <= report.head.keys()
+    assert not [row for row in report.rows if row.failed]
+    assert len({row.setting for row in report.rows}) == len(report.rows)
+    for row in report.rows:
+        if row.suite != reports.TRAINING:
+            assert (row.suite, row.layer) == (suite_of(row.case), shapes[row.case])
+
+
+def test_pages_and_charts_are_of_the_results(generate: object) -> None:
+    assert generate.stale(generate.Results(generate.newest())) == []
+
+
+def test_older_charts_are_noticed(generate: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number in the results makes every chart and page old."""
+    path = tmp_path / "changed.csv"
+    head, _, rows = FILES[0].read_text().partition("suite,")
+    path.write_text(head.replace("# commit: ", "# commit: other ") + "suite," + rows)
+    stale = generate.stale(generate.Results(path))
+    assert {"README.md", "docs/performance.md", "docs/generated/speedup.svg", "docs/generated/sweep.svg"} <= set(stale)
