@@ -87,6 +87,7 @@ format: $(STAMPS)/lint  ## put Python and C++ into the project's format
 	$(BIN)/clang-format -i $(CSRC) $(EMULATOR)
 
 docs: $(EXTENSION) $(STAMPS)/docs  ## the documentation site, in build/docs; a warning is an error
+	$(PY) -W ignore docs/generate.py
 	$(PY) -W ignore -m sphinx --fail-on-warning --fresh-env --quiet docs build/docs
 	@echo build/docs/index.html
 

@@ -105,7 +105,7 @@ class Results:
         """What was measured where, and how to do it again."""
         head = self.report.head
         return (
-            f"{self.versions()}, driver {head['driver']}, cuDNN in benchmark mode, commit `{head['commit']}`. Again: "
+            f"{self.versions()}, driver {head['driver']}, commit `{head['commit']}`. Again: "
             f"`deconv-ext bench --suite all --dtype bf16 --dtype tf32 --dtype fp32 --csv results/{self.path.name}` and "
             "`python docs/generate.py`."
         )
