@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,7 +42,8 @@ def main(args: argparse.Namespace) -> int:
     model = load(args.model).to(device)
     inputs = [torch.randn(shape, device=device) for shape in args.input]
     if args.layout == "channels_last":
-        model = model.to(memory_format=torch.channels_last)
+        form: dict[str, Any] = {"memory_format": torch.channels_last}  # torch's annotation of `to` lacks it
+        model = model.to(**form)
         inputs = [_channels_last(one) for one in inputs]
     lower = torch.autocast(device.type, dtype_of(args.dtype), enabled=args.dtype in _LOWER)
     with torch_in(args.dtype), lower:
