@@ -1,12 +1,13 @@
 """Transposed 2D convolution for PyTorch on this project's own CUDA kernels, behind ``torch.ops.deconv``."""
 
-from deconv_ext import _autograd, _distributed, _fake, _onnx, _quantization, _vmap, ops  # noqa: F401 - registrations
+from deconv_ext import _autograd, _distributed, _fake, _quantization, _vmap, ops  # noqa: F401 - registrations
 from deconv_ext.autotune import autotune
 from deconv_ext.conversion import convert, revert
 from deconv_ext.functional import conv_transpose2d, show_config
 from deconv_ext.functional1d import conv_transpose1d
 from deconv_ext.inspection import Plan, explain, is_supported, plan
 from deconv_ext.modules import ConvTranspose1d, ConvTranspose2d, LazyConvTranspose1d, LazyConvTranspose2d
+from deconv_ext.onnx import onnx_table
 from deconv_ext.override import override
 from deconv_ext.profiling import DirectionProfile, LayerProfile, profile
 
@@ -26,6 +27,7 @@ __all__ = [
     "convert",
     "explain",
     "is_supported",
+    "onnx_table",
     "ops",
     "override",
     "plan",

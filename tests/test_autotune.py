@@ -1,7 +1,6 @@
 """Plans chosen by time: the choice, with times that the tests make up; the switch; and real calls on a GPU."""
 
 import itertools
-import json
 import math
 import random
 import re
@@ -26,7 +25,7 @@ from deconv_ext.cli.operands import (
     sampled_errors,
     torch_in,
 )
-from deconv_ext.cli.reports import title_of
+from deconv_ext.cli.reports import Report, read_csv, title_of
 from deconv_ext.workloads import KERNELBENCH, ZOO, Case, case
 
 LAYERS = [
@@ -282,20 +281,19 @@ def test_candidates_on_addresses_that_tensor_copies_refuse(mode: str) -> None:
             assert error <= BOUNDS[mode]
 
 
-def test_bench_says_whether_plans_are_chosen_by_time(tmp_path: Path) -> None:
+def test_bench_says_whether_plans_are_chosen_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its report and its title; on the CPU there is nothing to choose."""
-    for arguments, candidates in (([], 0), (["--autotune"], 16), (["--autotune", "5"], 5)):
-        path = tmp_path / "report.json"
-        assert (
-            main(["bench", "--case", "kb1_81", "--scale", "32", "--device", "cpu", *arguments, "--json", str(path)])
-            == 0
-        )
-        assert json.loads(path.read_text())["autotune"] == candidates
+    monkeypatch.chdir(tmp_path)
+    layer = ["bench", "--case", "kb1_81", "--scale", "32", "--device", "cpu", "--dtype", "fp32"]
+    layer += ["--direction", "forward", "--layout", "nchw"]
+    for arguments, candidates in (([], None), (["--autotune"], "16"), (["--autotune", "5"], "5")):
+        assert main([*layer, *arguments, "--csv", "report.csv"]) == 0
+        assert read_csv("report.csv").head.get("autotune") == candidates
         assert torch.ops.deconv.autotune(0) == 0
-    report = {"has_gpu": True, "rival": "cuDNN", "device": "a GPU", "torch": "2.10"}
-    assert "autotuned among 5 plans" in title_of({**report, "autotune": 5})
-    assert "autotuned" not in title_of(report)
-    assert main(["bench", "--autotune", "-1", "--case", "kb1_81", "--scale", "32", "--device", "cpu"]) == 2
+    head = {"gpu": "a GPU", "torch": "2.10"}
+    assert "autotuned among 5 plans" in title_of(Report({**head, "autotune": "5"}))
+    assert "autotuned" not in title_of(Report(head))
+    assert main([*layer, "--autotune", "-1"]) == 2
 
 
 @pytest.mark.gpu
