@@ -47,7 +47,7 @@ BUILD_SETTINGS := $(TORCH) $(KERNELS) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARC
 # ninja's progress without the compiler's commands: [3/74] csrc/launch/merged.cu
 PROGRESS := sed -u -E 's~^(\[[0-9]+/[0-9]+\]) .* ([^ ]*/)?(csrc/[^ ]+\.(cpp|cu)) .*~\1 \3~'
 
-.PHONY: help build demo test kernels lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
+.PHONY: help build demo test test-slow kernels lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # pip must not run twice at once in one environment
 
@@ -64,8 +64,11 @@ demo: $(EXTENSION) $(STAMPS)/demo  ## upsample and colour a photograph through t
 
 # One process a core; torch's own threads would only wait for each other.
 test: export OMP_NUM_THREADS ?= 1
-test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## all tests that this machine can run
-	$(PY) -m pytest tests --numprocesses auto --dist $(if $(GPUS),loadgroup,worksteal) $(PYTEST_ARGS)
+test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## the tests that this machine can run, but the slow ones
+	$(PY) -m pytest tests -m 'not slow' --numprocesses auto --dist $(if $(GPUS),loadgroup,worksteal) $(PYTEST_ARGS)
+
+test-slow: PYTEST_ARGS := -m slow $(PYTEST_ARGS)
+test-slow: test  ## the tests that take long instead
 
 FAST_NVCC = $(if $(shell nvcc --help | grep -e --Ofast-compile),NVCC_APPEND_FLAGS=--Ofast-compile=max)
 kernels: $(STAMPS)/torch  ## compile the kernels for 9.0a with little optimization, to see that they compile; needs no GPU

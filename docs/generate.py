@@ -106,8 +106,8 @@ class Results:
         head = self.report.head
         return (
             f"{self.versions()}, driver {head['driver']}, commit `{head['commit']}`. Again: "
-            f"`deconv-ext bench --suite all --dtype bf16 --dtype tf32 --dtype fp32 --csv results/{self.path.name}` and "
-            "`python docs/generate.py`."
+            f"`deconv-ext bench --resume --csv results/{self.path.name} --suite all --dtype bf16 --dtype tf32 "
+            "--dtype fp32`, also with `--suite sweep` and `--training`, then `python docs/generate.py`."
         )
 
     def kinds(self) -> str:
@@ -140,7 +140,12 @@ class Results:
             f"{_plain(name)} {dtype} {LAYOUTS[layout]} {value:.2f}x" for value, name, dtype, layout in slow[:6]
         )
         settings = sum(len(_totals(self.of(dtype, layout))) for dtype in ("bf16", "tf32") for layout in LAYOUTS)
-        return f"Median, slowest in brackets. Below {BEHIND}x: {len(slow)} of {settings} settings, the slowest {worst}."
+        single = [row.speedup for row in self.layers]
+        behind = sum(speedup < BEHIND for speedup in single)
+        return (
+            f"Median (slowest). Below {BEHIND}x: {len(slow)} of {settings}, {worst}; by direction "
+            f"[{behind} of {len(single)}](docs/performance.md#layers-behind-cudnn), down to {min(single):.2f}x."
+        )
 
     def networks(self) -> str:
         """Speedups of whole training steps in eager mode."""
@@ -202,8 +207,8 @@ class Results:
             f"{point.row.direction} {point.row.layout} {point.axis} {point.value}" for point in cliffs[:6]
         )
         return (
-            f"Of {len(points)} points in bfloat16, {len(cliffs)} lie beyond 3x of their neighbour's time over the floor"
-            f"{f' ({named})' if cliffs else ''}, and {len(behind)} are below {BEHIND}x of cuDNN."
+            f"Of {len(points)} points in bfloat16 on these axes, {len(cliffs)} lie beyond 3x of their neighbour's time "
+            f"over the floor{f' ({named})' if cliffs else ''}, and {len(behind)} are below {BEHIND}x of cuDNN."
         )
 
     def training(self) -> str:

@@ -22,6 +22,7 @@ from deconv_ext.cli.operands import (
     call_float64,
     call_ours,
     call_torch,
+    device_of,
     dtype_of,
     make_operands,
     relative_error,
@@ -93,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the test and prints its table; 0 if all passed, else 1."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(args.device)
     tallies = run(device, args.dtype or tuple(DTYPES))
     _report(tallies, device)
     return 1 if any(tally.failed for tally in tallies) else 0

@@ -20,7 +20,7 @@ from torch import Tensor
 import deconv_ext
 from deconv_ext.cli.console import Column, print_table, require
 from deconv_ext.cli.measure import cudnn_search, time_interleaved
-from deconv_ext.cli.operands import torch_in
+from deconv_ext.cli.operands import device_of, torch_in
 
 LUMA_SCALE, CHROMA_SUBSAMPLING = 2, 4
 CHROMA_SCALE = LUMA_SCALE * CHROMA_SUBSAMPLING
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the demo, prints differences and times, draws the pictures; 0."""
     require("matplotlib", "demo")
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(args.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, where ATen serves both"
     result = run(load_photograph(), device)
     _report(result, name)

@@ -7,7 +7,7 @@ import argparse
 import torch
 
 from deconv_ext.cli.layers import add_layer_arguments, layer_of
-from deconv_ext.cli.operands import DIRECTIONS, MODES, call_explain, dtype_of, make_operands, torch_in
+from deconv_ext.cli.operands import DIRECTIONS, MODES, call_explain, device_of, dtype_of, make_operands, torch_in
 from deconv_ext.workloads import ALL_CASES, Case, select
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the plan of each direction asked for; 0, or 2 if the operator refuses the arguments."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "meta"))
+    device = device_of(args.device, "meta")
     layer = select(ALL_CASES, [args.case])[0] if args.case else layer_of(args)
     directions = DIRECTIONS if args.direction == "all" else (args.direction,)
     try:

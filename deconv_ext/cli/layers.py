@@ -51,6 +51,12 @@ def layer_of(args: argparse.Namespace) -> Case:
         counts = f"the input's channels ({channels}) and of --out-channels ({args.out_channels})"
         raise ValueError(f"--groups is {args.groups}; it must be a positive divisor of {counts}")
     layer = case("layer", batch, channels, height, width, args.out_channels, g=args.groups, **pairs)
+    for axis in (0, 1):
+        most = max(layer["s"][axis], layer["d"][axis]) - 1
+        if layer["op"][axis] > most:
+            raise ValueError(
+                f"--output-padding is {layer['op'][axis]}; it must be below stride or dilation, at most {most}"
+            )
     if min(output_size(layer)) < 1:
         raise ValueError(f"the output would have the size {output_size(layer)}; it must have at least one pixel")
     return layer

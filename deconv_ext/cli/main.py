@@ -14,7 +14,7 @@ _COMMANDS = {
     "info": (info, "versions, the device, and what serves which layer"),
     "check": (check, "self-test on this machine's device against float64; exit code 0 if all passes"),
     "explain": (explain, "the plan for a layer described by arguments"),
-    "bench": (bench, "times against torch's own operator (cuDNN): tables, JSON, charts"),
+    "bench": (bench, "times against torch's own operator (cuDNN): tables, CSV, charts"),
     "profile": (profile, "a model's transposed convolutions, layer by layer, against torch's operator"),
     "demo": (demo, "upsample and colour a photograph through the operator and through torch"),
 }

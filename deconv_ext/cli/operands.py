@@ -27,6 +27,27 @@ _WHOLE_REFERENCE_BYTES = 256 << 20
 _SAMPLED_CHANNELS = 4
 
 
+def device_of(name: str | torch.device | None, default: str = "cpu") -> torch.device:
+    """The device called ``name``, by default cuda where there is one, else ``default``.
+
+    Raises:
+        ValueError: there is no such device here, or it is none that computes.
+    """
+    device = _parsed_device(name or ("cuda" if torch.cuda.is_available() else default))
+    if device is None or device.type not in {"cpu", "cuda", default}:
+        raise ValueError(f"--device is {name}; it must be cpu, cuda or cuda:N")
+    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+        raise ValueError(f"--device is {name}; this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _parsed_device(name: str | torch.device) -> torch.device | None:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        return None
+
+
 def dtype_of(mode: str) -> torch.dtype:
     """The dtype of a mode."""
     return DTYPES["fp32" if mode == "tf32" else mode]

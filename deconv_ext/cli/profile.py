@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import deconv_ext
-from deconv_ext.cli.operands import dtype_of, torch_in
+from deconv_ext.cli.operands import device_of, dtype_of, torch_in
 
 _MODES = ("fp32", "tf32", "fp16", "bf16")
 _LOWER = ("fp16", "bf16")
@@ -37,8 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Profiles the model and prints the table; 0. An unusable model or input raises a ValueError."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """Profiles the model and prints the table; 0, or 2 without transposed layers.
+
+    Raises:
+        ValueError: the model or the input is unusable.
+    """
+    device = device_of(args.device)
     model = load(args.model).to(device)
     inputs = [torch.randn(shape, device=device) for shape in args.input]
     if args.layout == "channels_last":
@@ -48,10 +52,10 @@ def main(args: argparse.Namespace) -> int:
     lower = torch.autocast(device.type, dtype_of(args.dtype), enabled=args.dtype in _LOWER)
     with torch_in(args.dtype), lower:
         try:
-            deconv_ext.profile(model, *inputs, backward=not args.forward)
+            layers = deconv_ext.profile(model, *inputs, backward=not args.forward)
         except RuntimeError as error:
             raise ValueError(f"{args.model} does not run on --input: {str(error).partition(chr(10))[0]}") from error
-    return 0
+    return 0 if layers else 2
 
 
 def load(name: str) -> nn.Module:
@@ -69,7 +73,10 @@ def load(name: str) -> nn.Module:
     make = getattr(importlib.import_module(module_name), attribute, None)
     if not callable(make):
         raise ValueError(f"the model is {name!r}; {module_name} has no callable {attribute}")
-    model = make()
+    try:
+        model = make()
+    except TypeError as error:
+        raise ValueError(f"the model is {name!r}; it must be callable without arguments: {error}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model is {name!r}; it must return a torch.nn.Module, but gave {type(model).__name__}")
     return model

@@ -30,10 +30,10 @@ class Row:
     """One measurement: a layer in one direction, or a training step.
 
     ``dtype`` is fp64, fp32 (strict), tf32, fp16 or bf16. ``cudnn_ms`` is the time of torch's own operator.
-    ``floor_ms`` is the least time by bytes and operations; of a training step, its time without the transposed layers.
-    ``error`` is relative, against float64 (training: of the gradients, against strict float32). ``spread`` is the range
-    of the middle 80% of the samples over their median, the larger of both sides. A row without times says why in
-    ``note``.
+    ``floor_ms`` is the time of its bytes and operations at the measured ceilings; of a training step, its time without
+    the transposed layers. ``error`` is relative, against float64 (training: of the gradients, against strict float32).
+    ``spread`` is the range of the middle 80% of the samples over their median, the larger of both sides. A row without
+    times says why in ``note``.
     """
 
     suite: str

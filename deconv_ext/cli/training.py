@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import deconv_ext
 from deconv_ext.cli.console import Column, print_table, progress
 from deconv_ext.cli.measure import cudnn_search, time_interleaved, time_operators
-from deconv_ext.cli.operands import DIRECTIONS, Operands, dtype_of, make_operands, relative_error, torch_in
+from deconv_ext.cli.operands import DIRECTIONS, Operands, device_of, dtype_of, make_operands, relative_error, torch_in
 from deconv_ext.cli.reports import (
     TRAINING,
     OnRow,
@@ -260,7 +260,7 @@ def run(
     _require_known("dtype", modes, MODES)
     if scale < 1:
         raise ValueError(f"scale is {scale}; it must be at least 1")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = device_of(device)
     report = new_report(where, autotune, scale)
     report = merge([earlier, report]) if earlier else report
     known = {row.setting for row in report.rows}
