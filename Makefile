@@ -63,12 +63,15 @@ demo: $(EXTENSION) $(STAMPS)/demo  ## upsample and colour a photograph through t
 	$(PY) -m deconv_ext demo $(DEMO_ARGS)
 
 # One process a core; torch's own threads would only wait for each other.
-test: export OMP_NUM_THREADS ?= 1
-test: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)  ## the tests that this machine can run, but the slow ones
-	$(PY) -m pytest tests -m 'not slow' --numprocesses auto --dist $(if $(GPUS),loadgroup,worksteal) $(PYTEST_ARGS)
+test test-slow: export OMP_NUM_THREADS ?= 1
+test test-slow: $(EXTENSION) $(STAMPS)/demo $(STAMPS)/test $(HOST_CORE)
+TESTS = $(PY) -m pytest tests --numprocesses auto --dist $(if $(GPUS),loadgroup,worksteal)
 
-test-slow: PYTEST_ARGS := -m slow $(PYTEST_ARGS)
-test-slow: test  ## the tests that take long instead
+test:  ## the tests that this machine can run, but the slow ones
+	$(TESTS) -m 'not slow' $(PYTEST_ARGS)
+
+test-slow:  ## the slow ones
+	$(TESTS) -m slow $(PYTEST_ARGS)
 
 FAST_NVCC = $(if $(shell nvcc --help | grep -e --Ofast-compile),NVCC_APPEND_FLAGS=--Ofast-compile=max)
 kernels: $(STAMPS)/torch  ## compile the kernels for 9.0a with little optimization, to see that they compile; needs no GPU
