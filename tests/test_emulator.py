@@ -282,6 +282,7 @@ FEW_PIXELS = [  # clusters
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["hopper", "narrow", "col2im"])
 @pytest.mark.parametrize(
     ("direction", "one"), FEW_CHANNELS + FEW_PIXELS, ids=lambda v: v if isinstance(v, str) else v["name"]
@@ -329,6 +330,7 @@ COL2IM_COPIED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(COL2IM_COPIED), ids=_name)
 def test_col2im_by_tensor_copies(mode: str, direction: str, one: Case, layout: str) -> None:
@@ -359,6 +361,7 @@ PICTURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(PICTURES), ids=_name)
 def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, layout: str) -> None:
@@ -370,6 +373,7 @@ def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, lay
         call.with_plan(plan).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["tf32", "bfloat16"])
 @pytest.mark.parametrize(("direction", "one"), [PICTURES[0], PICTURES[4], PICTURES[9]], ids=_name)
@@ -460,6 +464,7 @@ STORED_BLOCKS = [one for one in BLOCKS if not one["name"].startswith("one_pixel"
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
 @pytest.mark.parametrize("one", STORED_BLOCKS, ids=lambda one: one["name"])
 def test_blocks_stored_where_they_belong(one: Case, mode: str) -> None:
@@ -499,6 +504,7 @@ PLANES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
 @pytest.mark.parametrize("one", PLANES, ids=lambda one: one["name"])
 def test_planes_as_they_lie(one: Case, mode: str) -> None:
@@ -533,6 +539,7 @@ STRIDED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
 @pytest.mark.parametrize("one", STRIDED, ids=lambda one: one["name"])
 def test_strided_planes(one: Case, mode: str) -> None:
@@ -562,6 +569,7 @@ FOLDED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["float16", "bfloat16"])
 @pytest.mark.parametrize("one", FOLDED, ids=lambda one: one["name"])
 def test_folded_products(one: Case, mode: str) -> None:
@@ -793,6 +801,7 @@ def test_tiles_of_the_rows_family(direction: str, one: Case, mode: str) -> None:
     _check_odd_addresses(call.with_plan(plans[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
 @pytest.mark.parametrize(("kernel", "stride", "channels"), [(4, 3, 40), (4, 4, 24), (3, 5, 24), (4, 3, 320)])
 def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) -> None:
@@ -879,6 +888,7 @@ def test_plans_that_lose(mode: str) -> None:
             call.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
 def test_inf_and_nan_of_the_source_reach_what_they_belong_to(mode: str) -> None:
     """Nothing else, although sums hold products with zeros that are not theirs, or of parts."""
@@ -931,6 +941,7 @@ def calls(draw: st.DrawFn, family: str) -> Call:
     return call
 
 
+@pytest.mark.slow
 # Contiguous sources of strided gradients whose lines the copy engine does not take: the planes of a stride together.
 @pytest.mark.parametrize(
     ("mode", "h", "w", "groups", "co", "ci", "k", "s", "d"),
@@ -995,6 +1006,7 @@ def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     return kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("direction", "one"), COPIED, ids=lambda v: v if isinstance(v, str) else v["name"])
 def test_results_by_tensor_copies(direction: str, one: Case) -> None:
     random = Random(0)
@@ -1036,6 +1048,7 @@ def _stored_flat(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     return kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("direction", "one"), FLAT, ids=lambda v: v if isinstance(v, str) else v["name"])
 def test_flat_lines_of_contiguous_results(direction: str, one: Case) -> None:
     random = Random(0)
