@@ -186,8 +186,8 @@ Tensor run(Problem problem, const Tensor& operand, const Inputs& inputs) {
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), operand);
   if (problem.result().numel() == 0) return result;
   problem.allow_tf32 = wants_tf32_answer(problem, device_of(index)) && tf32_allowed();
-  problem.unaligned_source = is_unaligned(operand.data_ptr());
-  problem.unaligned_weight = is_unaligned(inputs.w);
+  problem.unaligned_first = is_unaligned(operand.data_ptr());
+  problem.unaligned_second = is_unaligned(problem.direction == Direction::kGradWeight ? inputs.y : inputs.w);
   const Operands operands{inputs.x, inputs.w, inputs.y, inputs.bias, result.data_ptr(), nullptr};
   const cudaError_t error = PlannedRun(problem, operands, operand).run();
   if (error != cudaSuccess) {
@@ -213,8 +213,8 @@ std::string explain_on(Problem problem, const Tensor& operand, const Tensor& oth
   }
   if (problem.out_channels == 0) return problem.describe() + "\n  plan: none, the weight has no output channels\n";
   problem.allow_tf32 = wants_tf32_answer(problem, *device) && tf32_allowed();
-  problem.unaligned_source = is_unaligned(operand.data_ptr());
-  problem.unaligned_weight = problem.direction != Direction::kGradWeight && is_unaligned(other.data_ptr());
+  problem.unaligned_first = is_unaligned(operand.data_ptr());
+  problem.unaligned_second = is_unaligned(other.data_ptr());
   std::shared_ptr<const TunedPlan> tuned;
   if (autotuner().candidates() > 0)
     tuned = autotuner().find(problem, operand.is_cuda() ? operand.get_device_index() : 0);

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
 
@@ -51,10 +50,6 @@ struct HopperWeightCopies {
   bool repack_x = false, repack_y = false;  // a kernel before makes the operand channels_last in the workspace
   bool im2col = false;  // a kernel before makes grad_output a matrix there (weight_im2col.h), and the plan is of that
   int64_t x_at = 0, y_at = 0;  // there, bytes
-  // What serves where the driver refuses a tensor map.
-  bool falls_to_gather = false;  // to the gather family; else to the Hopper family's kernel that loads by threads
-  HopperWeightPlan by_threads;
-  GatherWeightPlan gather;
 };
 
 }  // namespace deconv

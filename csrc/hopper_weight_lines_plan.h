@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "gather_plan.h"
 #include "hopper_plan.h"
 #include "hopper_weight_plan.h"
 
@@ -57,10 +56,6 @@ struct HopperWeightLinesPlan {
   int run = 1, runs = 1;  // runs: of a column of tiles
   int all_runs = 1, splits = 1;
   int64_t blocks = 0;
-  // What serves where the driver refuses a tensor map.
-  bool falls_to_gather = false;  // to the gather family; else to the Hopper family's kernel that loads by threads
-  HopperWeightPlan by_threads;
-  GatherWeightPlan gather;
 };
 
 }  // namespace deconv

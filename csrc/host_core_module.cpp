@@ -131,8 +131,8 @@ PYBIND11_MODULE(_host_core, m) {
       .def(py::init(&problem_of), py::arg("direction"), py::arg("dtype"), py::arg("first"), py::arg("second"),
            py::arg("extent") = Sizes{}, py::arg("args") = ConvArgs{}, py::arg("layout") = Layout::kContiguous)
       .def_readwrite("allow_tf32", &Problem::allow_tf32)
-      .def_readwrite("unaligned_source", &Problem::unaligned_source)
-      .def_readwrite("unaligned_weight", &Problem::unaligned_weight)
+      .def_readwrite("unaligned_first", &Problem::unaligned_first)
+      .def_readwrite("unaligned_second", &Problem::unaligned_second)
       .def_readwrite("has_bias", &Problem::has_bias)
       .def("set_strides",  // of "x", "w" or "y", in elements
            [](Problem& p, char tensor, std::array<int64_t, 4> strides) {
@@ -336,42 +336,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("row", &HopperTap::row);
   m.def("hopper_tap_step", &hopper_tap_step, py::arg("axis"));
   m.def("hopper_taps", &hopper_taps, py::arg("axis"), py::arg("plan"), py::arg("along_w"));
-  py::class_<HopperWeightPlan>(m, "HopperWeightPlan")
-      .def_property_readonly("warpgroups", [](const HopperWeightPlan& p) { return p.tile.warpgroups; })
-      .def_property_readonly("taps", [](const HopperWeightPlan& p) { return p.tile.taps; })
-      .def_property_readonly("n", [](const HopperWeightPlan& p) { return p.tile.n; })
-      .def_readonly("parts", &HopperWeightPlan::parts)
-      .def_readonly("channels", &HopperWeightPlan::channels)
-      .def_readonly("spread", &HopperWeightPlan::spread)
-      .def_readonly("fold", &HopperWeightPlan::fold)
-      .def_readonly("block_taps", &HopperWeightPlan::block_taps)
-      .def_readonly("images", &HopperWeightPlan::images)
-      .def_readonly("image_octets", &HopperWeightPlan::image_octets)
-      .def_readonly("octets", &HopperWeightPlan::octets)
-      .def_readonly("tiles_w", &HopperWeightPlan::tiles_w)
-      .def_readonly("x_piece", &HopperWeightPlan::x_piece)
-      .def_readonly("y_piece", &HopperWeightPlan::y_piece)
-      .def_readonly("x_rows_bytes", &HopperWeightPlan::x_rows_bytes)
-      .def_readonly("x_slot_bytes", &HopperWeightPlan::x_slot_bytes)
-      .def_readonly("y_columns", &HopperWeightPlan::y_columns)
-      .def_readonly("y_phase_columns", &HopperWeightPlan::y_phase_columns)
-      .def_readonly("y_lead", &HopperWeightPlan::y_lead)
-      .def_readonly("y_channels", &HopperWeightPlan::y_channels)
-      .def_readonly("y_channel_pitch", &HopperWeightPlan::y_channel_pitch)
-      .def_readonly("y_column_pitch", &HopperWeightPlan::y_column_pitch)
-      .def_readonly("y_row_bytes", &HopperWeightPlan::y_row_bytes)
-      .def_readonly("y_rows", &HopperWeightPlan::y_rows)
-      .def_readonly("x_slots", &HopperWeightPlan::x_slots)
-      .def_readonly("y_at", &HopperWeightPlan::y_at)
-      .def_readonly("barriers_at", &HopperWeightPlan::barriers_at)
-      .def_readonly("shared_bytes", &HopperWeightPlan::shared_bytes)
-      .def_readonly("blocks_m", &HopperWeightPlan::blocks_m)
-      .def_readonly("blocks_n", &HopperWeightPlan::blocks_n)
-      .def_readonly("blocks_tap", &HopperWeightPlan::blocks_tap)
-      .def_readonly("steps", &HopperWeightPlan::steps)
-      .def_readonly("steps_per_split", &HopperWeightPlan::steps_per_split)
-      .def_readonly("splits", &HopperWeightPlan::splits)
-      .def_readonly("blocks", &HopperWeightPlan::blocks);
   py::class_<HopperWeightLinesPlan>(m, "HopperWeightLinesPlan")
       .def_property_readonly("warpgroups", [](const HopperWeightLinesPlan& p) { return p.tile.warpgroups; })
       .def_property_readonly("warp_taps", [](const HopperWeightLinesPlan& p) { return p.tile.taps; })
@@ -566,55 +530,6 @@ PYBIND11_MODULE(_host_core, m) {
                                }
                                return all;
                              });
-  py::class_<HopperWeightStripsPlan>(m, "HopperWeightStripsPlan")
-      .def_property_readonly("warpgroups", [](const HopperWeightStripsPlan& p) { return p.tile.warpgroups; })
-      .def_property_readonly("columns", [](const HopperWeightStripsPlan& p) { return p.tile.columns; })
-      .def_property_readonly("n", [](const HopperWeightStripsPlan& p) { return p.tile.n; })
-      .def_property_readonly("share", [](const HopperWeightStripsPlan& p) { return name(p.share); })
-      .def_readonly("kernel_column", &HopperWeightStripsPlan::kernel_column)
-      .def_readonly("fold", &HopperWeightStripsPlan::fold)
-      .def_readonly("parts", &HopperWeightStripsPlan::parts)
-      .def_readonly("width", &HopperWeightStripsPlan::width)
-      .def_readonly("strips_w", &HopperWeightStripsPlan::strips_w)
-      .def_readonly("tiles_w", &HopperWeightStripsPlan::tiles_w)
-      .def_readonly("column_taps", &HopperWeightStripsPlan::column_taps)
-      .def_readonly("column_chunks", &HopperWeightStripsPlan::column_chunks)
-      .def_readonly("block_taps", &HopperWeightStripsPlan::block_taps)
-      .def_readonly("span", &HopperWeightStripsPlan::span)
-      .def_readonly("advance", &HopperWeightStripsPlan::advance)
-      .def_readonly("planes", &HopperWeightStripsPlan::planes)
-      .def_readonly("all_planes", &HopperWeightStripsPlan::all_planes)
-      .def_readonly("positions", &HopperWeightStripsPlan::positions)
-      .def_readonly("rows", &HopperWeightStripsPlan::rows)
-      .def_readonly("x_chunks", &HopperWeightStripsPlan::x_chunks)
-      .def_readonly("y_chunks", &HopperWeightStripsPlan::y_chunks)
-      .def_readonly("x_box_bytes", &HopperWeightStripsPlan::x_box_bytes)
-      .def_readonly("y_box_bytes", &HopperWeightStripsPlan::y_box_bytes)
-      .def_readonly("x_slot_bytes", &HopperWeightStripsPlan::x_slot_bytes)
-      .def_readonly("x_slots", &HopperWeightStripsPlan::x_slots)
-      .def_readonly("y_row_bytes", &HopperWeightStripsPlan::y_row_bytes)
-      .def_readonly("y_rows", &HopperWeightStripsPlan::y_rows)
-      .def_readonly("y_at", &HopperWeightStripsPlan::y_at)
-      .def_readonly("barriers_at", &HopperWeightStripsPlan::barriers_at)
-      .def_readonly("shared_bytes", &HopperWeightStripsPlan::shared_bytes)
-      .def_readonly("padded_m", &HopperWeightStripsPlan::padded_m)
-      .def_readonly("padded_n", &HopperWeightStripsPlan::padded_n)
-      .def_readonly("blocks_m", &HopperWeightStripsPlan::blocks_m)
-      .def_readonly("blocks_n", &HopperWeightStripsPlan::blocks_n)
-      .def_readonly("blocks_tap", &HopperWeightStripsPlan::blocks_tap)
-      .def_readonly("blocks_group", &HopperWeightStripsPlan::blocks_group)
-      .def_readonly("tiles", &HopperWeightStripsPlan::tiles)
-      .def_readonly("slice_tiles", &HopperWeightStripsPlan::slice_tiles)
-      .def_readonly("input_at", &HopperWeightStripsPlan::input_at)
-      .def_readonly("grad_output_at", &HopperWeightStripsPlan::grad_output_at)
-      .def_readonly("x_part", &HopperWeightStripsPlan::x_part)
-      .def_readonly("y_part", &HopperWeightStripsPlan::y_part)
-      .def_readonly("steps_per_split", &HopperWeightStripsPlan::steps_per_split)
-      .def_readonly("slice_splits", &HopperWeightStripsPlan::slice_splits)
-      .def_readonly("splits", &HopperWeightStripsPlan::splits)
-      .def_property_readonly("blocks", [](const HopperWeightStripsPlan& p) {  // of a slice
-        return static_cast<int64_t>(p.blocks_m) * p.blocks_n * p.blocks_tap * p.blocks_group * p.slice_splits;
-      });
   const auto pixels = [](const MmaExtent& e) { return std::array<int, 3>{e.n, e.h, e.w}; };
   py::class_<MmaConvPlan>(m, "MmaConvPlan")
       .def_property_readonly("rows", [](const MmaConvPlan& p) { return p.tile.rows; })
@@ -951,10 +866,6 @@ PYBIND11_MODULE(_host_core, m) {
   m.def(
       "plan_hopper_weight_turned",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_turned(problem, device, nullptr); },
-      py::arg("problem"), py::arg("device") = Device{});
-  m.def(
-      "plan_hopper_weight_strips",  // whether it is the cheapest or not
-      [](const Problem& problem, const Device& device) { return plan_hopper_weight_strips(problem, device, nullptr); },
       py::arg("problem"), py::arg("device") = Device{});
   py::class_<TunedPlan, std::shared_ptr<TunedPlan>>(m, "TunedPlan")
       .def_readonly("plan", &TunedPlan::plan)

@@ -56,20 +56,19 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   if (options.allows("direct")) consider(plan_direct_conv(problem, device, considered));
   bool has_hopper = false;
   if (options.allows("hopper")) {
-    std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
-                                         : plan_hopper_conv(problem, device, considered);
-    has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
-    consider(std::move(plan));
-    if (!is_weight) consider(plan_hopper_strided(problem, device, considered));
-    if (!is_weight) consider(plan_hopper_folded(problem, device, considered));
-    if (!is_weight) consider(plan_hopper_pictures(problem, device, considered));
     if (is_weight) {
-      for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned,
-                                 plan_hopper_weight_strips}) {
-        plan = planner(problem, device, considered);
+      for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned}) {
+        std::optional<Plan> plan = planner(problem, device, considered);
         has_hopper |= plan.has_value();
         consider(std::move(plan));
       }
+    } else {
+      std::optional<Plan> plan = plan_hopper_conv(problem, device, considered);
+      has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
+      consider(std::move(plan));
+      consider(plan_hopper_strided(problem, device, considered));
+      consider(plan_hopper_folded(problem, device, considered));
+      consider(plan_hopper_pictures(problem, device, considered));
     }
   }
   // Not beside the Hopper family, whose instructions are about twice as fast.
@@ -186,15 +185,6 @@ std::string describe_launch(const HopperPicturesPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const HopperWeightPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + plan.step_warps) << " threads, "
-       << plan.shared_bytes << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
-       << " rows of grad_output in flight, loads of " << plan.x_piece << " and " << plan.y_piece << " bytes, "
-       << plan.splits << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
-  return text.str();
-}
-
 std::string describe_launch(const HopperWeightLinesPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads, " << plan.shared_bytes
@@ -214,15 +204,6 @@ std::string describe_copies(const HopperWeightCopies& plan, int warpgroups) {
 
 std::string describe_launch(const HopperWeightTensorPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
 std::string describe_launch(const HopperWeightTurnedPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
-
-std::string describe_launch(const HopperWeightStripsPlan& plan) {
-  std::ostringstream text;
-  text << (plan.tiles - 1) / plan.slice_tiles + 1 << " slices of up to " << plan.slice_tiles << " tiles of strips, "
-       << plan.slice_splits << " splits of each, blocks of " << plan.tile.threads() << " threads, " << plan.shared_bytes
-       << " bytes of shared memory, " << plan.x_slots << " steps and " << plan.y_rows
-       << " rows of grad_output in flight" << (plan.splits > 0 ? ", sums added in order" : "");
-  return text.str();
-}
 
 std::string describe_launch(const MmaConvPlan& plan) {
   std::ostringstream text;
@@ -291,11 +272,9 @@ const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperStridedPlan&) { return "hopper"; }
 const char* family(const HopperFoldedPlan&) { return "hopper"; }
 const char* family(const HopperPicturesPlan&) { return "hopper"; }
-const char* family(const HopperWeightPlan&) { return "hopper"; }
 const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
 const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
 const char* family(const HopperWeightTurnedPlan&) { return "hopper"; }
-const char* family(const HopperWeightStripsPlan&) { return "hopper"; }
 const char* family(const MmaConvPlan&) { return "mma"; }
 const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }

@@ -18,8 +18,6 @@
 #include "hopper_planes_plan.h"
 #include "hopper_strided_plan.h"
 #include "hopper_weight_lines_plan.h"
-#include "hopper_weight_plan.h"
-#include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
 #include "hopper_weight_turned_plan.h"
 #include "merged_plan.h"
@@ -52,10 +50,10 @@ double partial_run_bytes(double peak_bandwidth);
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
-               DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
-               HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, MmaConvPlan, MmaWeightPlan,
-               NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
+               DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightLinesPlan,
+               HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan,
+               HopperPicturesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan,
+               RowsConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -133,7 +133,7 @@ constexpr double kLeastPacking = 0.02;  // of the time, that M-major weights mus
 
 // The quickest way in that the source's address and strides allow.
 HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
-  if (problem.unaligned_source) return HopperSource::kWarps;
+  if (problem.unaligned_first) return HopperSource::kWarps;
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
   const auto whole = [&](int axis) { return c.source.stride[axis] > 0 && c.source.stride[axis] * size % 16 == 0; };

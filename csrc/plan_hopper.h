@@ -11,8 +11,6 @@
 #include "hopper_planes_plan.h"
 #include "hopper_strided_plan.h"
 #include "hopper_weight_lines_plan.h"
-#include "hopper_weight_plan.h"
-#include "hopper_weight_strips_plan.h"
 #include "hopper_weight_tensor_plan.h"
 #include "hopper_weight_turned_plan.h"
 #include "problem.h"
@@ -28,11 +26,9 @@ std::string describe(const HopperPlanesPlan& plan, DType dtype);
 std::string describe(const HopperStridedPlan& plan, DType dtype);
 std::string describe(const HopperFoldedPlan& plan, DType dtype);
 std::string describe(const HopperPicturesPlan& plan, DType dtype);
-std::string describe(const HopperWeightPlan& plan, DType dtype);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
 std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
-std::string describe(const HopperWeightStripsPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
@@ -49,15 +45,11 @@ std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& d
                                          std::vector<Candidate>* considered);
 // Whether results of two rows of its operand B are neighbours in memory, aligned to two elements if the base is.
 bool pictures_pairs(const Problem& problem);
-std::optional<Plan> plan_hopper_weight(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
                                              std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
 std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered);
-std::optional<Plan> plan_hopper_weight_strips(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered);
 
 inline const char* name(HopperWeightShare share) {

@@ -50,10 +50,10 @@ std::string refusal(const Problem& problem, const Device& device) {
     return t.stride[3] == 1 && (t.size[2] == 1 || t.stride[2] == t.size[3]);
   };
   const auto whole = [](const Tensor4& t, int d) { return t.size[d] == 1 || t.stride[d] % 8 == 0; };
-  if (problem.unaligned_source || !is_dense(x) || !whole(x, 0) || !whole(x, 1)) {
+  if (problem.unaligned_first || !is_dense(x) || !whole(x, 0) || !whole(x, 1)) {
     return "takes contiguous inputs whose images begin at multiples of 16 bytes";
   }
-  if (problem.unaligned_weight || !is_dense(w) || (w.size[1] > 1 && w.stride[1] != kFoldedTaps) ||
+  if (problem.unaligned_second || !is_dense(w) || (w.size[1] > 1 && w.stride[1] != kFoldedTaps) ||
       w.stride[0] != w.size[1] * kFoldedTaps) {
     return "takes contiguous weights that begin at a multiple of 16 bytes";
   }

@@ -60,7 +60,7 @@ std::string refusal(const Problem& problem, const Device& device) {
     if (axis.padding != 0 || axis.output != axis.input) return "takes blocks that read the pixel where they are";
   }
   const Tensor4& x = problem.x;
-  if (problem.unaligned_source || (x.size[3] > 1 && x.stride[3] != 1) || (x.size[2] > 1 && x.stride[2] != x.size[3]) ||
+  if (problem.unaligned_first || (x.size[3] > 1 && x.stride[3] != 1) || (x.size[2] > 1 && x.stride[2] != x.size[3]) ||
       channel_classes(problem) == 0) {
     return "takes contiguous inputs of which tensor copies bring every plane";
   }

@@ -87,7 +87,7 @@ Layer describe_layer(const Problem& problem, const Device& device) {
   const Tensor4 &x = problem.x, &y = problem.y;
   const int64_t size = element_size(problem.dtype);
   const auto whole = [&](int d) { return x.size[d] == 1 || x.stride[d] * size % 16 == 0; };
-  if (problem.unaligned_source || x.stride[3] != 1 || !whole(0) || !whole(1) || !whole(2) || y.stride[3] != 1) {
+  if (problem.unaligned_first || x.stride[3] != 1 || !whole(0) || !whole(1) || !whole(2) || y.stride[3] != 1) {
     return refuse("takes contiguous inputs whose rows begin at multiples of 16 bytes");
   }
   for (const int d : {0, 1, 2}) {

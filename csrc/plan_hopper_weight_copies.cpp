@@ -1,8 +1,6 @@
 // What the planners of grad_weight by tensor copies share (plan_hopper_weight_copies.h).
 #include "plan_hopper_weight_copies.h"
 
-#include "plan_gather.h"
-
 namespace deconv {
 namespace {
 
@@ -18,10 +16,10 @@ constexpr double kCache = 32e6;      // bytes that neighbouring tiles of pixels 
 constexpr double kBandwidth = 0.95;  // of the device's, that copies reach
 constexpr double kLaunchMs = 3.4e-3, kAddLaunchMs = 1.3e-3, kAddMsPerByte = 0.6e-9;
 
-// TMA takes it as it lies, given a base of 16 bytes. The tensor map has the stride of an axis with more than one pixel.
-bool lies_in_place(const Tensor4& tensor, DType dtype) {
+// True if TMA loads the tensor from where it lies. The tensor map has the stride of an axis with more than one pixel.
+bool lies_in_place(const Tensor4& tensor, DType dtype, bool unaligned) {
   const int64_t pack = 16 / static_cast<int64_t>(element_size(dtype));
-  bool fits = tensor.stride[1] == 1;
+  bool fits = tensor.stride[1] == 1 && !unaligned;
   for (const int axis : {0, 2, 3}) {
     fits = fits && (tensor.size[axis] == 1 ||
                     (tensor.stride[axis] % pack == 0 && tensor.stride[axis] > 0 && tensor.stride[axis] < 1ll << 35));
@@ -61,8 +59,8 @@ Problem first_images(Problem problem, int64_t count) {
 WeightSlices weight_slices(const Problem& problem, bool im2col) {
   WeightSlices s{};
   s.im2col = im2col;
-  s.repack_x = !lies_in_place(problem.x, problem.dtype);
-  s.repack_y = !lies_in_place(problem.y, problem.dtype);
+  s.repack_x = !lies_in_place(problem.x, problem.dtype, problem.unaligned_first);
+  s.repack_y = !lies_in_place(problem.y, problem.dtype, problem.unaligned_second);
   const auto image_bytes = [&](bool repack, const Tensor4& tensor) {
     return repack ? repacked_bytes(tensor, problem.groups, problem.dtype) / problem.batch : 0;
   };
@@ -75,11 +73,6 @@ WeightSlices weight_slices(const Problem& problem, bool im2col) {
   s.before_ms = repack_operands_ms(problem, s.repack_x, s.repack_y, s.x_bytes, s.y_bytes) +
                 (im2col ? im2col_ms(s.y_bytes) : 0);
   return s;
-}
-
-Plan plan_weight_fallback(const Problem& problem, const Device& device) {
-  const std::optional<Plan> by_threads = plan_hopper_weight(problem, device, nullptr);
-  return by_threads ? *by_threads : plan_gather_weight(problem, device, nullptr);
 }
 
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums) {

@@ -58,19 +58,6 @@ inline std::nullopt_t refuse_tile(std::vector<Candidate>* considered, const char
 // Why no tensor copies can bring the problem's operands; empty if they can.
 std::string weight_copies_refusal(const Problem& problem, const Device& device);
 
-// The plan of what serves where the driver refuses a tensor map.
-Plan plan_weight_fallback(const Problem& problem, const Device& device);
-template <class TilePlan>
-void set_fallback(TilePlan& plan, const Plan& fallback) {
-  const auto* gather = std::get_if<GatherWeightPlan>(&fallback.tile);
-  plan.falls_to_gather = gather != nullptr;
-  if (gather) {
-    plan.gather = *gather;
-  } else {
-    plan.by_threads = std::get<HopperWeightPlan>(fallback.tile);
-  }
-}
-
 // Where the rewritten operands lie behind `sums` bytes in the workspace; returns the bytes of all.
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums);
 // ", input repacked" and so on.
@@ -90,13 +77,12 @@ std::optional<Plan> with_or_without_im2col(const Problem& problem, PlanSeen plan
 // Whether the plan of one tile is the best until now. ms: of a slice, but for what rewrites it. sums: bytes.
 template <class TilePlan>
 void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t sums, const WeightSlices& slices,
-                   const Plan& fallback, DType dtype, std::vector<Candidate>* considered) {
+                   DType dtype, std::vector<Candidate>* considered) {
   // Every slice reads and writes the sums, which costs about what adding them costs.
   const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
   const int64_t bytes = place_slices(tile, slices, sums);
   if (!considered && best && all_ms >= best->estimate_ms) return;
-  set_fallback(tile, fallback);
-  consider_plan(best, "hopper family", tile, std::max(bytes, fallback.workspace_bytes), all_ms, dtype, considered);
+  consider_plan(best, "hopper family", tile, bytes, all_ms, dtype, considered);
 }
 
 class WeightCopiesCandidates {

@@ -50,6 +50,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
+  if (problem.unaligned_first || problem.unaligned_second) return "takes operands that begin at multiples of 16 bytes";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
   if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
   if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
@@ -286,20 +287,17 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
     return std::nullopt;
   }
   const Candidates candidates(problem, device);
-  std::optional<Plan> best, fallback;
+  std::optional<Plan> best;
   const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
   const auto consider = [&](HopperLinesTile tile) {
     for (const int spread : {1, tile.warpgroups}) {
       if (spread > 1 && tiles_n == 1) continue;
       for (int block_rows = 1; block_rows <= kernel_h && 8 * block_rows <= tile.n; ++block_rows) {
         for (const int rows : {1, 2}) {
-          std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
+          const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
-          if (!fallback) fallback = plan_weight_fallback(problem, device);
-          set_fallback(*plan, *fallback);
-          const int64_t workspace_bytes = std::max(candidates.workspace_bytes(*plan), fallback->workspace_bytes);
           const double ms = candidates.estimate_ms(*plan);
-          consider_plan(best, "hopper family", *plan, workspace_bytes, ms, problem.dtype, considered);
+          consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
         }
       }
     }

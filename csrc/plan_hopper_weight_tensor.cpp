@@ -301,15 +301,14 @@ class Candidates : public WeightCopiesCandidates {
   int64_t fold_;
 };
 
-// seen: the problem as the copies see it, with or without im2col of the original.
-std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
+// seen: the problem as the copies see it, with or without im2col.
+std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Device& device,
                               std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) { return refuse_tile(considered, kName, why); };
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
   const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
   const Problem part = first_images(seen, slices.slice);
-  const Plan fallback = plan_weight_fallback(original, device);
   const Candidates candidates(part, device, slices.count > 1);
   constexpr HopperInner kInner[] = {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch};
   std::vector<std::array<int, 3>> pixel_tiles[3];
@@ -339,7 +338,7 @@ std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& o
     }
     if (!of_tile) continue;
     const int64_t sums = candidates.workspace_bytes(*of_tile);
-    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, seen.dtype, considered);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, seen.dtype, considered);
   }
   if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
   return best;
@@ -359,7 +358,7 @@ std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Devi
                                               std::vector<Candidate>* considered) {
   if (element_size(problem.dtype) != 2) return refuse_tile(considered, kName, "takes float16 and bfloat16");
   return with_or_without_im2col(
-      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
+      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, device, considered); });
 }
 
 }  // namespace deconv

@@ -170,8 +170,8 @@ class Candidates : public WeightCopiesCandidates {
   int parts_, tap_fold_;
 };
 
-// seen: the problem as the copies see it, with or without im2col of the original.
-std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& original, const Device& device,
+// seen: the problem as the copies see it, with or without im2col.
+std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Device& device,
                               std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) { return refuse_tile(considered, kName, why); };
   if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
@@ -179,7 +179,6 @@ std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& o
   const WeightSlices slices = weight_slices(seen, im2col);
   if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
   const Problem part = first_images(seen, slices.slice);
-  const Plan fallback = plan_weight_fallback(original, device);
   const Candidates candidates(part, device, slices.count > 1);
   std::optional<Plan> best;
   HopperWeightTurnedPlan plan;
@@ -202,7 +201,7 @@ std::optional<Plan> plan_seen(const Problem& seen, bool im2col, const Problem& o
     }
     if (!of_tile) return;
     const int64_t sums = candidates.workspace_bytes(*of_tile);
-    consider_tile(best, *of_tile, of_tile_ms, sums, slices, fallback, seen.dtype, considered);
+    consider_tile(best, *of_tile, of_tile_ms, sums, slices, seen.dtype, considered);
   };
   if (seen.allow_tf32) {
     for (const HopperWeightTile tile : kHopperTurnedTiles) consider(tile);
@@ -228,7 +227,7 @@ std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Devi
                                               std::vector<Candidate>* considered) {
   if (problem.dtype != DType::kFloat32) return refuse_tile(considered, kName, "takes float32");
   return with_or_without_im2col(
-      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, problem, device, considered); });
+      problem, [&](const Problem& seen, bool im2col) { return plan_seen(seen, im2col, device, considered); });
 }
 
 }  // namespace deconv

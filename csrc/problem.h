@@ -63,8 +63,9 @@ struct Problem {
   Direction direction = Direction::kForward;
   DType dtype = DType::kFloat32;
   bool allow_tf32 = false;  // float32 operands may be rounded to TF32
-  bool unaligned_source = false;  // forward's input or grad_input's grad_output begins at no multiple of 16 bytes
-  bool unaligned_weight = false;  // the same of the weight that forward and grad_input read
+  // An operand begins off 16 bytes. First: input, or grad_output in grad_input; second: weight, or grad_output in
+  // grad_weight.
+  bool unaligned_first = false, unaligned_second = false;
   std::array<Axis, 2> axis;  // height, width
   int64_t batch = 0;
   int64_t in_channels = 0;

@@ -9,8 +9,8 @@ ProblemKey key_of(const Problem& problem, int device_index) {
   add(problem.direction);
   add(problem.dtype);
   add(problem.allow_tf32);
-  add(problem.unaligned_source);
-  add(problem.unaligned_weight);
+  add(problem.unaligned_first);
+  add(problem.unaligned_second);
   for (const Axis& axis : problem.axis) {
     for (const int64_t value :
          {axis.input, axis.output, axis.kernel, axis.stride, axis.padding, axis.output_padding, axis.dilation}) {

@@ -44,7 +44,7 @@ inline Tensor4 as_line(const Tensor4& image) {
 inline bool takes_halo_copies(const Problem& problem, const Tensor4& layout, bool planes) {
   const auto& [size, stride] = layout;
   const int inner = planes ? 3 : 1;
-  if (problem.unaligned_source || stride[inner] != 1) return false;
+  if (problem.unaligned_first || stride[inner] != 1) return false;
   for (const int d : {0, 1, 2, 3}) {
     if (d != inner && size[d] > 1 && !is_copied_step(problem, stride[d])) return false;
   }

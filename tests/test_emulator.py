@@ -1148,7 +1148,7 @@ def test_no_results_by_tensor_copies() -> None:
         assert not _copied(call)
 
 
-def _with_unaligned_source(call: Call) -> dict[str, Tensor]:
+def _with_unaligned_first(call: Call) -> dict[str, Tensor]:
     """The operands of a forward call in 16 bits; the source begins an element behind a multiple of 16 bytes."""
     operands = call.operands()
     x = operands["x"]
@@ -1164,10 +1164,10 @@ def test_flat_lines_of_a_source_that_is_not_aligned() -> None:
     one = case("unaligned", 1, 64, 6, 17, 64, (3, 5), p=1)
     call = Call(one, "forward", "bfloat16", "channels_last", "hopper")
     flat = next(plan for plan in core.candidates(call.problem, call.device, "hopper") if plan.tile.flat)
-    operands = _with_unaligned_source(call)
+    operands = _with_unaligned_first(call)
     with pytest.raises(RuntimeError, match=r"launch returned error 1$"):
         call.with_plan(flat).emulate(operands, seed=0)
-    call.problem.unaligned_source = True
+    call.problem.unaligned_first = True
     told = call.with_plan(core.make_plan(call.problem, call.device, "hopper"))
     assert not told.plan.tile.flat
     assert relative_error(told.emulate(operands, seed=0), call.reference(operands)) <= MODES["bfloat16"]
@@ -1178,7 +1178,7 @@ def test_flat_lines_of_a_contiguous_result_and_a_source_that_is_not_aligned() ->
     call = Call(FLAT[0][1], "forward", "bfloat16", "contiguous", "hopper")
     plans = [p for p in itertools.chain.from_iterable(_stored_flat(call).values()) if not p.tile.repack]
     assert all(plan.tile.source == core.HopperSource.TRANSPOSED for plan in plans)
-    operands = _with_unaligned_source(call)
+    operands = _with_unaligned_first(call)
     result = call.with_plan(Random(0).choice(plans)).emulate(operands, seed=0)
     assert relative_error(result, call.reference(operands)) <= MODES["bfloat16"]
 

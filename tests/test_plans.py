@@ -793,68 +793,6 @@ def _check_hopper_plan(plan: Any, one: Case, direction: str, dtype: str, multipr
         assert plan.groups * plan.phases * 4 * 4 * 256 <= plan.staging_at
 
 
-def _check_hopper_weight_plan(plan: Any, one: Case, dtype: str, workspace: int) -> None:
-    """Blocks cover channels, taps and pixels once; what a step reads lies in its rows, and no ring runs over itself."""
-    size = 2 if dtype in ("float16", "bfloat16") else 4
-    assert dtype != "float64"
-    assert plan.parts == (2 if dtype == "float32" else 1)
-    m, n = one["ci"] // one["g"], one["co"] // one["g"]
-    assert plan.y_channels == 64 // plan.fold * (plan.warpgroups if plan.spread else 1)
-    assert plan.fold == 1 or not plan.spread
-    assert plan.block_taps == plan.taps * plan.fold * (1 if plan.spread else plan.warpgroups)
-    _blocks_cover(plan.blocks_m, plan.n, m)
-    _blocks_cover(plan.blocks_n, plan.y_channels, n)
-    _blocks_cover(plan.blocks_tap, plan.block_taps, one["k"][0] * one["k"][1])
-    # Pixels: steps are image rows of a strip.
-    _blocks_cover(plan.tiles_w, 8 * plan.image_octets, one["w"])
-    assert plan.images * plan.image_octets <= plan.octets <= 16
-    assert size == 4 or plan.octets % 2 == 0
-    assert plan.images == 1 or plan.tiles_w == 1
-    assert plan.steps == plan.tiles_w * -(-one["n"] // plan.images) * one["h"]
-    _blocks_cover(plan.splits, plan.steps_per_split, plan.steps)
-    assert plan.blocks == plan.blocks_m * plan.blocks_n * plan.blocks_tap * one["g"] * plan.splits
-    if plan.parts == 1:  # the sums of tensor cores stay short
-        assert (plan.steps_per_split - 1) * 8 * plan.octets < (1 << 16 if size == 2 else 1 << 15)
-    partial = 4 * one["g"] * one["k"][0] * one["k"][1] * plan.blocks_m * plan.n * plan.blocks_n * plan.y_channels
-    assert workspace == (plan.splits * partial if plan.splits > 1 else 0)
-    # A staged row of grad_output: every tap of every pixel, and channels or columns that begin in different banks.
-    stride, dilation, padding, kernel = (one[key][1] for key in "sdpk")
-    pack = 16 // size
-    reach = (8 * plan.image_octets - 1) * stride + (kernel - 1) * dilation
-    if plan.channels:
-        assert plan.y_lead == 0
-        assert plan.y_columns == plan.y_phase_columns * stride > reach
-        assert plan.y_channel_pitch == size
-        assert plan.y_column_pitch % 16 == 0
-        assert plan.y_column_pitch > plan.y_channels * size
-        assert plan.y_row_bytes == plan.images * plan.y_columns * plan.y_column_pitch
-    else:
-        assert (padding + plan.y_lead) % pack == 0
-        assert plan.y_columns > plan.y_lead + reach
-        assert plan.y_columns % pack == 0
-        assert plan.y_channel_pitch % 32 == 16
-        assert plan.y_channel_pitch >= plan.images * plan.y_columns * size
-        assert plan.y_row_bytes == plan.y_channels * plan.y_channel_pitch
-    # The ring holds the rows of as many steps as there are slots, wherever strips end among them.
-    taps = range(one["k"][0] * one["k"][1])
-    first_rows = [tap // kernel for tap in taps[:: plan.block_taps]]
-    last_rows = [min(tap + plan.block_taps - 1, taps[-1]) // kernel for tap in taps[:: plan.block_taps]]
-    span = max(b - a for a, b in zip(first_rows, last_rows, strict=True)) * one["d"][0] + 1
-    advance = min(span, one["s"][0])
-    assert plan.x_slots >= 3
-    for first in range(min(one["h"], plan.x_slots)):  # the first slot's row of its strip
-        needed = sum(span if slot == 0 or (first + slot) % one["h"] == 0 else advance for slot in range(plan.x_slots))
-        assert needed <= plan.y_rows
-    pixel_rows = plan.channels and size == 2
-    assert plan.x_rows_bytes == 128 * (8 * plan.octets if pixel_rows else plan.n)
-    blocks = plan.n // 64 if pixel_rows else -(-8 * plan.octets * size // 128)
-    assert plan.x_slot_bytes == blocks * plan.x_rows_bytes * plan.parts
-    assert plan.x_rows_bytes % 1024 == 0
-    assert plan.y_at == plan.x_slots * plan.x_slot_bytes
-    assert plan.barriers_at == plan.y_at + plan.y_rows * plan.y_row_bytes
-    assert plan.barriers_at + 16 * plan.x_slots == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-
-
 def _check_weight_reach(plan: Any, one: Case, plane: int, tap: int, reach: list[int]) -> None:
     """A tap's first pixel, `reach` pixels of a plane from the tile's along plan.axes, is the one that it meets."""
     kernel = dict(zip("hw", divmod(tap, one["k"][1]), strict=True))
@@ -1072,157 +1010,6 @@ def _check_hopper_weight_lines_plan(plan: Any, one: Case, dtype: str, allow_tf32
     assert plan.stages >= 2
     assert plan.stages * plan.stage_bytes <= plan.barriers_at
     assert plan.barriers_at + 24 * plan.stages <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-
-
-def _strips_taps(plan: Any, one: Case) -> list[range]:
-    """Of each block: numbers in the order of plan.kernel_column, rows of the kernel innermost."""
-    taps = range(one["k"][0] * one["k"][1])
-    return [
-        taps[first : first + plan.block_taps] for first in range(0, plan.blocks_tap * plan.block_taps, plan.block_taps)
-    ]
-
-
-def _check_strips_columns(plan: Any, one: Case) -> None:
-    """Every input channel, output channel and tap is computed in one column of one warpgroup of one block."""
-    m, n, taps = one["ci"] // one["g"], one["co"] // one["g"], one["k"][0] * one["k"][1]
-    found: Counter[tuple[int, int, int]] = Counter()  # tiles of 64 input channels, of plan.n output channels; taps
-    for block_m, block_n, block_tap in itertools.product(*map(range, (plan.blocks_m, plan.blocks_n, plan.blocks_tap))):
-        for warpgroup, column in itertools.product(range(plan.warpgroups), range(plan.columns)):
-            of_m, of_n, of_tap = (
-                warpgroup * (plan.share == share) for share in ("input channels", "output channels", "taps")
-            )
-            tap, chunk = divmod(column, plan.column_chunks)
-            tap += of_tap * plan.column_taps + block_tap * plan.block_taps
-            chunk += of_n * plan.column_chunks
-            assert of_m < plan.x_chunks
-            assert chunk < plan.y_chunks
-            if tap < taps:
-                found[(block_m * plan.x_chunks + of_m, block_n * plan.y_chunks + chunk, tap)] += 1
-    tiles = (plan.blocks_m * plan.x_chunks, plan.blocks_n * plan.y_chunks, taps)
-    assert set(found) == set(itertools.product(*map(range, tiles)))
-    assert set(found.values()) == {1}
-    _blocks_cover(plan.blocks_group, plan.fold, one["g"])
-    if plan.fold == 1:
-        _blocks_cover(plan.blocks_m, 64 * plan.x_chunks, m)
-        _blocks_cover(plan.blocks_n, plan.n * plan.y_chunks, n)
-        assert (plan.padded_m, plan.padded_n) == (64 * tiles[0], plan.n * tiles[1])
-        return
-    # Groups that share a tile: of the rows and columns of each, where the kernel stores what.
-    assert (tiles[:2], plan.padded_m, plan.padded_n, n % 4) == ((1, 1), m, n, 0)
-    rows = [(row // m, row % m) for row in range(64) if row // m < plan.fold]
-    cells = [(group, a, b - group * n) for group, a in rows for b in range(plan.n) if 0 <= b - group * n < n]
-    assert sorted(cells) == sorted(itertools.product(range(plan.fold), range(m), range(n)))
-
-
-def _check_strips_positions(plan: Any, one: Case) -> None:
-    """What a tap reads at each pixel of a strip is packed in its plane's box, and is the column that the tap meets."""
-    kernel, stride, padding, dilation = (one[key][1] for key in "kspd")
-    axis = _axis(one, 1, "grad_weight")
-    order = plan.kernel_column[:kernel]
-    assert _exactly_once(order, range(kernel))
-    places = [core.tap_place(axis, k) for k in order]
-    firsts = [i for i in range(kernel) if i == 0 or places[i].plane != places[i - 1].plane]  # as the launcher has them
-    assert len(firsts) == len({place.plane for place in places}) == plan.all_planes <= 16
-    plane_of = [sum(first <= i for first in firsts) - 1 for i in range(kernel)]
-    origins = [order[first] * dilation - padding for first in firsts]
-    assert plan.width % 4 == 0
-    for i, plane in enumerate(plane_of):
-        shift = places[i].shift - places[firsts[plane]].shift
-        for strip, pixel in itertools.product((0, 1, 6), range(plan.width)):
-            position = shift + pixel
-            assert 0 <= position < plan.positions
-            column = (strip * plan.width + position) * stride + origins[plane]
-            assert column == (strip * plan.width + pixel) * stride + order[i] * dilation - padding
-    planes = [
-        plane_of[taps[-1] // one["k"][0]] - plane_of[taps[0] // one["k"][0]] + 1 for taps in _strips_taps(plan, one)
-    ]
-    assert max(planes) == plan.planes
-
-
-def _check_strips_rows(plan: Any, one: Case) -> None:
-    """Blocks walk down their strips: the rows of grad_output that a step's taps read are packed, brought and still in
-    the ring."""
-    (kernel, stride, padding, dilation), height = (one[key][0] for key in "kspd"), one["h"]
-    steps = plan.slice_tiles * height
-    for taps, begin in itertools.product(_strips_taps(plan, one), {0, min(height // 2 + 1, steps - 1)}):
-        one_column = taps[0] // kernel == taps[-1] // kernel
-        first_row = taps[0] % kernel if one_column else 0
-        brought: list[int] = []
-        at = held = 0  # of those: the first of this step; the first that tensor cores may still read
-        last = min(begin + 2 * height + 2, steps) - 1
-        for step in range(begin, last + 1):
-            tile, row = divmod(step, height)
-            count = plan.span if step == begin or row == 0 else plan.advance
-            begins = row * stride + first_row * dilation + plan.span - count
-            assert 0 <= begins <= plan.rows - count
-            brought += range(tile * plan.rows + begins, tile * plan.rows + begins + count)
-            assert len(brought) - held <= plan.y_rows
-            for kernel_row in {tap % kernel for tap in taps}:
-                reach = (kernel_row - first_row) * dilation
-                assert 0 <= reach < plan.span
-                packed = brought[at + reach] - tile * plan.rows
-                assert packed - padding == row * stride + kernel_row * dilation - padding
-            held, strip_ends = at, row == height - 1 or step == last
-            at += plan.span if strip_ends else plan.advance
-            assert at <= len(brought)
-            if strip_ends:
-                held = at
-                assert at == len(brought)
-
-
-def _check_hopper_weight_strips_plan(plan: Any, one: Case, dtype: str, allow_tf32: bool, workspace: int) -> None:
-    """Blocks cover channels, taps and pixels once; what they read is packed; packed slices and sums keep their
-    limits."""
-    assert dtype == "float32"
-    assert plan.parts == (1 if allow_tf32 else 2)
-    assert plan.column_taps * plan.column_chunks == plan.columns
-    _blocks_cover(plan.blocks_tap, plan.block_taps, one["k"][0] * one["k"][1])
-    _check_strips_columns(plan, one)
-    _check_strips_positions(plan, one)
-    _check_strips_rows(plan, one)
-    # Eight strips of a tile: neighbours in a row, the others further images.
-    images = 8 // plan.strips_w
-    assert images * plan.strips_w == 8
-    _blocks_cover(plan.tiles_w, plan.width * plan.strips_w, one["w"])
-    assert plan.tiles == plan.tiles_w * -(-one["n"] // images)
-    pixels = [
-        (strip // plan.strips_w, (tile * plan.strips_w + strip % plan.strips_w) * plan.width + pixel)
-        for tile, strip, pixel in itertools.product(range(plan.tiles_w), range(8), range(plan.width))
-    ]
-    in_width = sorted(pixel for pixel in pixels if pixel[1] < one["w"])
-    assert in_width == list(itertools.product(range(images), range(one["w"])))
-    # Slices of the tiles, splits of a slice; sums in the workspace wherever there is more than one.
-    assert 1 <= plan.slice_tiles <= plan.tiles
-    sliced = plan.slice_tiles < plan.tiles
-    _blocks_cover(plan.slice_splits, plan.steps_per_split, plan.slice_tiles * one["h"])
-    assert plan.splits in (0, plan.slice_splits)
-    assert plan.splits > 0 or not (sliced or plan.slice_splits > 1)
-    if plan.parts == 1:  # the sums of tensor cores stay short
-        assert plan.steps_per_split * 8 * plan.width <= 1 << 15
-    # The workspace: sums, then a slice of both operands.
-    sums = 4 * plan.splits * one["g"] * one["k"][0] * one["k"][1] * plan.padded_m * plan.padded_n
-    assert sums <= core.WORKSPACE_LIMIT
-    x_boxes = one["h"] * plan.blocks_group * plan.blocks_m * plan.x_chunks
-    y_boxes = plan.rows * plan.all_planes * plan.blocks_group * plan.blocks_n * plan.y_chunks
-    assert plan.x_part == plan.slice_tiles * x_boxes * plan.x_box_bytes
-    assert plan.y_part == plan.slice_tiles * y_boxes * plan.y_box_bytes
-    assert plan.parts * (plan.x_part + plan.y_part) <= core.REPACK_LIMIT
-    assert plan.input_at >= sums
-    assert plan.grad_output_at >= plan.input_at + plan.parts * plan.x_part
-    assert workspace == plan.grad_output_at + plan.parts * plan.y_part
-    assert plan.input_at % 1024 == plan.grad_output_at % 1024 == plan.x_part % 1024 == plan.y_part % 1024 == 0
-    # Shared memory, of the kernel and of the one that packs.
-    assert plan.x_box_bytes == 64 * 128 * plan.width // 4
-    assert plan.y_box_bytes == plan.n * 128 * -(-plan.positions // 4)
-    assert plan.x_slot_bytes == plan.parts * plan.x_chunks * plan.x_box_bytes
-    assert plan.y_row_bytes == plan.parts * plan.planes * plan.y_chunks * plan.y_box_bytes
-    assert plan.x_slots >= 2
-    assert plan.y_rows >= plan.span + plan.advance
-    assert plan.y_at == plan.x_slots * plan.x_slot_bytes
-    assert plan.barriers_at == plan.y_at + plan.y_rows * plan.y_row_bytes
-    assert plan.barriers_at + 16 * (plan.x_slots + plan.y_rows) == plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-    assert plan.parts * plan.all_planes * plan.y_box_bytes <= core.SHARED_BYTES_LIMIT
-    assert plan.parts * plan.x_box_bytes <= core.SHARED_BYTES_LIMIT
 
 
 def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiprocessors: int) -> None:
@@ -1683,10 +1470,6 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         assert plan.workspace_bytes <= core.WORKSPACE_LIMIT + core.REPACK_LIMIT + 512
         _check_hopper_weight_turned_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
         return
-    if isinstance(plan.tile, core.HopperWeightStripsPlan):
-        assert direction == "grad_weight"
-        _check_hopper_weight_strips_plan(plan.tile, one, dtype, False, plan.workspace_bytes)
-        return
     if isinstance(plan.tile, core.MmaWeightPlan):
         assert direction == "grad_weight"
         _check_mma_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
@@ -1695,9 +1478,6 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_subpixel_plan(plan, one, direction, dtype, multiprocessors)
         return
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
-    if isinstance(plan.tile, core.HopperWeightPlan):
-        _check_hopper_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
-        return
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
     if isinstance(plan.tile, core.RowsConvPlan):
@@ -1884,7 +1664,7 @@ def test_strided_planes_that_are_taken_as_they_lie() -> None:
     def serves(one: Case, dtype: str = "float16", unaligned: bool = False, layout: str = "contiguous") -> bool:
         problem = problem_of(one, "forward", dtype, layout)
         problem.allow_tf32 = True
-        problem.unaligned_source = unaligned
+        problem.unaligned_first = unaligned
         plans = _hopper_plans(problem, core.HopperStridedPlan)
         for plan in plans:
             _check_strided_plan(plan, one, 4 if dtype == "float32" else 2, core.Device().multiprocessors)
@@ -1957,8 +1737,8 @@ def test_products_that_are_folded() -> None:
     assert serves(case("grouped", 4, 64, 8, 8, 64, 4, 2, 1, g=4), "bfloat16")
     assert not serves(case("float32", 4, 64, 8, 8, 64, 4, 2, 1), "float32")
     assert not serves(case("channels_last", 4, 64, 8, 8, 64, 4, 2, 1), layout="channels_last")
-    assert not serves(case("source", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_source=True)
-    assert not serves(case("weight", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_weight=True)
+    assert not serves(case("source", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_first=True)
+    assert not serves(case("weight", 4, 64, 8, 8, 64, 4, 2, 1), unaligned_second=True)
     assert not serves(case("large", 4, 64, 32, 16, 64, 4, 2, 1))
     assert not serves(case("wide", 4, 64, 4, 20, 64, 4, 2, 1))
     assert not serves(case("odd", 4, 64, 8, 6, 64, 4, 2, 1))
@@ -2008,7 +1788,7 @@ def test_planes_that_are_taken_as_they_lie() -> None:
     def serves(one: Case, dtype: str = "float16", unaligned: bool = False, layout: str = "contiguous") -> bool:
         problem = problem_of(one, "forward", dtype, layout)
         problem.allow_tf32 = True
-        problem.unaligned_source = unaligned
+        problem.unaligned_first = unaligned
         plans = core.candidates(problem, core.Device(), "subpixel")
         inner = [plan.tile.inner.tile for plan in plans if isinstance(plan.tile, core.SubpixelPlan)]
         return any(isinstance(tile, core.HopperPlanesPlan) for tile in inner)
@@ -2286,7 +2066,7 @@ def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capab
     assert 16 < plan.tile.merge * channels <= 32
     inner = plan.tile.inner
     inner = inner.tile.inner if isinstance(inner.tile, core.SubpixelPlan) else inner
-    assert type(inner.tile).__name__.startswith("HopperWeight" if capability == 90 else "MmaWeight")
+    assert type(inner.tile).__name__.startswith(("HopperWeight", "MmaWeight") if capability == 90 else "MmaWeight")
     one = case("few", 16, channels, 64, 64, 64, 4, 2, 1)
     text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), families="mma")
     assert "mma family: refused, takes at least 8 input channels" in text
@@ -2462,7 +2242,7 @@ def test_few_result_channels_that_hopper_serves(dtype: str, layout: str) -> None
     assert serves(case("groups", 4, 64, 24, 24, 32, 3, 2, 1, 1, g=4))
     assert serves(case("tiny", 1, 16, 2, 8, 1, 4, 2, 1))
     assert serves(case("dilated", 2, 32, 16, 24, 3, 2, 2, 0, 0, 3))
-    assert not serves(case("source", 4, 64, 40, 64, 3, 4, 2, 1), unaligned_source=True)
+    assert not serves(case("source", 4, 64, 40, 64, 3, 4, 2, 1), unaligned_first=True)
     assert not serves(case("many", 4, 64, 40, 64, 17, 4, 2, 1))
     assert not serves(case("shifts", 4, 64, 40, 64, 3, 7, 2, 3))
     assert not serves(case("long", 4, 64, 40, 64, 3, 4, 9, 1))
@@ -2514,7 +2294,7 @@ def test_col2im_that_hopper_serves(dtype: str, layout: str) -> None:
         assert serves(case("served", 4, 64, 40, 64, out_channels, kernel, stride, padding))
     assert serves(case("groups", 4, 64, 24, 24, 8, 3, 2, 1, 1, g=4))
     assert serves(case("tiny", 1, 16, 2, 8, 1, 4, 2, 1))
-    assert not serves(case("source", 4, 64, 40, 64, 3, 4, 2, 1), unaligned_source=True)
+    assert not serves(case("source", 4, 64, 40, 64, 3, 4, 2, 1), unaligned_first=True)
     assert not serves(case("taps", 4, 64, 40, 64, 1, 12, 4, 1))
     assert not serves(case("one", 4, 1, 40, 64, 3, 4, 2, 1))
     if layout == "contiguous":
@@ -2537,71 +2317,6 @@ def test_col2im_plans_of_tall_images_are_quick() -> None:
     plan = core.make_plan(problem, families="col2im")
     assert time.perf_counter() - start < 0.1
     assert isinstance(plan.tile, core.Col2imConvPlan)
-
-
-def _strips_plan(one: Case, layout: str, allow_tf32: bool, multiprocessors: int) -> Any:
-    """Checked, whether another kernel would be taken or not; None if refused."""
-    device = core.Device()
-    device.multiprocessors = multiprocessors
-    problem = problem_of(one, "grad_weight", "float32", layout)
-    problem.allow_tf32 = allow_tf32
-    plan = core.plan_hopper_weight_strips(problem, device)
-    if plan is None:
-        return None
-    _check_hopper_weight_strips_plan(plan.tile, one, "float32", allow_tf32, plan.workspace_bytes)
-    return plan.tile
-
-
-@st.composite
-def strips_problems(draw: st.DrawFn) -> Case:
-    """Of those that packed strips mostly take: no large dilation, which needs more rows than shared memory has."""
-    extents = []
-    for largest in draw(st.sampled_from([(1, 1), (9, 9), (20, 40), (12, 150), (300, 200)])):
-        size, stride = draw(st.integers(1, largest)), draw(st.sampled_from([1, 2, 3, 4, 5, 16]))
-        kernel = draw(st.integers(1, 9)) if stride < 16 else 16
-        dilation = draw(st.sampled_from([1, 1, 2, 3, 4]))
-        op = draw(st.integers(0, max(stride, dilation) - 1))
-        uncropped = (size - 1) * stride + dilation * (kernel - 1) + op + 1
-        extents.append((size, kernel, stride, draw(st.integers(0, min(30, (uncropped - 1) // 2))), op, dilation))
-    sizes, *pairs = zip(*extents, strict=True)
-    groups = draw(st.sampled_from([1, 1, 2, 3, 9]))
-    channels = st.sampled_from([1, 3, 4, 8, 12, 16, 24, 33, 64, 65, 136, 320])
-    kernel, stride, padding, op, dilation = pairs
-    return {
-        "name": "drawn", "n": draw(st.sampled_from([1, 2, 7, 40, 300])), "g": groups, "h": sizes[0], "w": sizes[1],
-        "ci": groups * draw(channels), "co": groups * draw(channels), "k": kernel, "s": stride, "p": padding, "op": op,
-        "d": dilation,
-    }  # fmt: skip
-
-
-@many
-@given(strips_problems(), layouts, st.booleans(), devices)
-def test_strips_plans_cover_the_result_exactly_once(
-    one: Case, layout: str, allow_tf32: bool, multiprocessors: int
-) -> None:
-    assume(_strips_plan(one, layout, allow_tf32, multiprocessors) is not None)
-
-
-def test_layers_reach_all_kinds_of_strips() -> None:
-    """Layers of the benchmark, cases of the numerical tests, and two for the sake of the plan: the checks above see
-    every kind."""
-    many_channels: Case = {**KERNELBENCH[0], "n": 64, "co": 256, "h": 16, "w": 16, "k": (3, 3), "s": (4, 4)}
-    wide: Case = {**KERNELBENCH[0], "n": 16, "ci": 128, "co": 128, "h": 300, "w": 300}
-    kinds = itertools.product([*CASES, *FULL, many_channels, wide], ("contiguous", "channels_last"), (False, True))
-    plans = [plan for one, layout, tf32 in kinds if (plan := _strips_plan(one, layout, tf32, 132)) is not None]
-    assert len({(plan.parts, plan.warpgroups, plan.columns, plan.n) for plan in plans}) == 7
-    assert {plan.share for plan in plans} == {"taps", "input channels", "output channels"}
-    assert {plan.width for plan in plans} == {4, 8, 16}
-    assert {plan.strips_w for plan in plans} == {1, 2, 4, 8}
-    assert {1, 2, 4} <= {plan.all_planes for plan in plans}
-    for seen in (
-        {plan.fold > 1 for plan in plans},
-        {plan.column_chunks > 1 for plan in plans},
-        {plan.slice_tiles < plan.tiles for plan in plans},
-        {plan.splits > 0 for plan in plans},
-        {plan.planes < plan.all_planes for plan in plans},
-    ):
-        assert seen == {False, True}
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -2756,9 +2471,9 @@ FAMILIES = {
     "hopper": (
         core.HopperConvPlan,
         core.HopperPicturesPlan,
-        core.HopperWeightPlan,
         core.HopperWeightLinesPlan,
-        core.HopperWeightStripsPlan,
+        core.HopperWeightTensorPlan,
+        core.HopperWeightTurnedPlan,
     ),
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),

@@ -22,8 +22,8 @@ inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
   return tensor;
 }
 
-// kParts: of plan.by_threads' kernel. launch_tile(params, start) launches the kernel of the plan's tile.
-template <class T, int kParts, class Params, class Plan, class LaunchTile>
+// launch_tile(params, start) launches the kernel of the plan's tile.
+template <class T, class Params, class Plan, class LaunchTile>
 cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan, const Operands& operands,
                                         cudaStream_t stream, LaunchTile launch_tile) {
   Params params;
@@ -53,12 +53,7 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
     T* const y_repacked = reinterpret_cast<T*>(workspace + plan.y_at);
     const T *const x_seen = plan.repack_x ? x_repacked : x_at, *const y_seen = plan.repack_y || plan.im2col ? y_repacked
                                                                                                             : y_at;
-    // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
-    if (!is_aligned(x_seen, 16) || !is_aligned(y_seen, 16) ||
-        !encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) {
-      return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
-                                  : launch_hopper_weight<T, kParts>(problem, plan.by_threads, operands, stream);
-    }
+    if (!encode_weight_maps(seen, plan, x_seen, y_seen, &params.x_map, params.y_map)) return cudaErrorInvalidValue;
     std::optional<Repack<T>> x_rewritten, y_rewritten;
     if (plan.repack_x) x_rewritten = describe_repack<T>(x, problem.groups, seen.x, x_at, x_repacked);
     if (plan.repack_y) y_rewritten = describe_repack<T>(y, problem.groups, seen.y, y_at, y_repacked);

@@ -16,10 +16,8 @@ cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeigh
                                        const Operands& operands, cudaStream_t stream) {
   hopper::WeightLinesParams<T> params;
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
-  // A pointer or a driver that refuses a tensor map leaves a kernel that loads by threads.
   if (!encode_lines_maps(problem, plan, operands.x, operands.y, &params.x_map, &params.y_map)) {
-    return plan.falls_to_gather ? launch_gather_weight<T>(problem, plan.gather, operands, stream)
-                                : launch_hopper_weight<T, kParts>(problem, plan.by_threads, operands, stream);
+    return cudaErrorInvalidValue;
   }
   set_weight_result<T>(params, problem, operands);
   params.partial = static_cast<float*>(operands.workspace);

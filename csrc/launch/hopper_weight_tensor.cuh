@@ -29,7 +29,7 @@ cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeig
 #undef DECONV_HOPPER_TILE
     return error;
   };
-  return launch_hopper_weight_copies<T, 1, Params>(problem, plan, operands, stream, launch_tile);
+  return launch_hopper_weight_copies<T, Params>(problem, plan, operands, stream, launch_tile);
 }
 
 }  // namespace deconv

@@ -36,7 +36,7 @@ cudaError_t launch_tile(const WeightTurnedParams& params, cudaStream_t stream, S
 template <int kParts>
 cudaError_t launch_parts(const Problem& problem, const HopperWeightTurnedPlan& plan, const Operands& operands,
                          cudaStream_t stream) {
-  return launch_hopper_weight_copies<float, kParts, WeightTurnedParams>(
+  return launch_hopper_weight_copies<float, WeightTurnedParams>(
       problem, plan, operands, stream,
       [&](const WeightTurnedParams& params, Start start) { return launch_tile<kParts>(params, stream, start); });
 }

@@ -62,13 +62,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_hopper_strided<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
-  if (const auto* tile = std::get_if<HopperWeightPlan>(&plan.tile)) {
-    if constexpr (sizeof(T) == 4) {
-      if (tile->parts == 2) return launch_hopper_weight<T, 2>(problem, *tile, operands, stream);
-    }
-    if constexpr (sizeof(T) <= 4) return launch_hopper_weight<T, 1>(problem, *tile, operands, stream);
-    return cudaErrorInvalidValue;
-  }
   if (const auto* tile = std::get_if<HopperWeightLinesPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {
       if (tile->parts == 2) return launch_hopper_weight_lines<T, 2>(problem, *tile, operands, stream);
@@ -82,13 +75,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   }
   if (const auto* tile = std::get_if<HopperWeightTurnedPlan>(&plan.tile)) {
     if constexpr (std::is_same_v<T, float>) return launch_hopper_weight_turned(problem, *tile, operands, stream);
-    return cudaErrorInvalidValue;
-  }
-  if (const auto* tile = std::get_if<HopperWeightStripsPlan>(&plan.tile)) {
-    if constexpr (sizeof(T) == 4) {
-      return tile->parts == 2 ? launch_hopper_weight_strips<2>(problem, *tile, operands, stream)
-                              : launch_hopper_weight_strips<1>(problem, *tile, operands, stream);
-    }
     return cudaErrorInvalidValue;
   }
   if (const auto* tile = std::get_if<MmaConvPlan>(&plan.tile)) {

@@ -14,8 +14,6 @@
 #include "../hopper_planes_plan.h"
 #include "../hopper_strided_plan.h"
 #include "../hopper_weight_lines_plan.h"
-#include "../hopper_weight_plan.h"
-#include "../hopper_weight_strips_plan.h"
 #include "../hopper_weight_tensor_plan.h"
 #include "../hopper_weight_turned_plan.h"
 #include "../mma_plan.h"
@@ -73,9 +71,6 @@ template <class T>
 cudaError_t launch_hopper_strided(const Problem& problem, const HopperStridedPlan& plan, const Operands& operands,
                                   cudaStream_t stream);
 
-template <class T, int kParts>
-cudaError_t launch_hopper_weight(const Problem& problem, const HopperWeightPlan& plan, const Operands& operands,
-                                 cudaStream_t stream);
 template <class T>
 cudaError_t launch_hopper_weight_tensor(const Problem& problem, const HopperWeightTensorPlan& plan,
                                         const Operands& operands, cudaStream_t stream);
@@ -83,9 +78,6 @@ template <class T, int kParts>
 cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeightLinesPlan& plan,
                                        const Operands& operands, cudaStream_t stream);
 cudaError_t launch_hopper_weight_turned(const Problem& problem, const HopperWeightTurnedPlan& plan,
-                                        const Operands& operands, cudaStream_t stream);
-template <int kParts>  // of float32
-cudaError_t launch_hopper_weight_strips(const Problem& problem, const HopperWeightStripsPlan& plan,
                                         const Operands& operands, cudaStream_t stream);
 template <class T, bool kSplit>  // float32 split into two TF32 parts
 cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,

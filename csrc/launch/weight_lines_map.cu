@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "kernel_launch.cuh"
 #include "tensor_map.h"
 
 namespace deconv {
@@ -39,7 +38,6 @@ bool encode_lines(const Problem& problem, const void* base, const std::array<Dim
 
 bool encode_lines_maps(const Problem& problem, const HopperWeightLinesPlan& plan, const void* x, const void* y,
                        CUtensorMap* x_map, CUtensorMap* y_map) {
-  if (!is_aligned(x, 16) || !is_aligned(y, 16)) return false;
   const auto size = static_cast<int64_t>(element_size(problem.dtype));
   const auto axis_of = [&](const Tensor4& tensor, int axis, int step, int box) {
     return Dimension{tensor.size[axis] / step, tensor.stride[axis] * step * size, box};

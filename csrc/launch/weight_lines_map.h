@@ -8,7 +8,7 @@
 
 namespace deconv {
 
-// False if the driver has no tensor maps or refuses these tensors, or if `x` or `y` lie off 16 bytes.
+// False if the driver has no tensor maps or refuses these tensors.
 bool encode_lines_maps(const Problem& problem, const HopperWeightLinesPlan& plan, const void* x, const void* y,
                        CUtensorMap* x_map, CUtensorMap* y_map);
 

@@ -1,8 +1,0 @@
-#include <cuda_fp16.h>
-
-#include "hopper_weight.cuh"
-
-namespace deconv {
-template cudaError_t launch_hopper_weight<__half, 1>(const Problem&, const HopperWeightPlan&, const Operands&,
-                                                     cudaStream_t);
-}  // namespace deconv
