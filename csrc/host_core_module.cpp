@@ -167,15 +167,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks", &GatherConvPlan::blocks)
       .def_readonly("vector_source", &GatherConvPlan::vector_source)
       .def_readonly("vector_result", &GatherConvPlan::vector_result);
-  py::class_<DirectConvPlan>(m, "DirectConvPlan")
-      .def_readonly("channels", &DirectConvPlan::channels)
-      .def_readonly("splits", &DirectConvPlan::splits)
-      .def_readonly("chunks", &DirectConvPlan::chunks)
-      .def_readonly("blocks_m", &DirectConvPlan::blocks_m)
-      .def_readonly("pixel_blocks", &DirectConvPlan::pixel_blocks)
-      .def_readonly("shared_bytes", &DirectConvPlan::shared_bytes)
-      .def_readonly("blocks", &DirectConvPlan::blocks)
-      .def_readonly("pixels", &DirectConvPlan::pixels);
   py::class_<GatherWeightPlan>(m, "GatherWeightPlan")
       .def_readonly("tile", &GatherWeightPlan::tile)
       .def_readonly("warps_m", &GatherWeightPlan::warps_m)

@@ -8,7 +8,6 @@
 #include "correlation.h"
 #include "plan_col2im.h"
 #include "plan_depthwise.h"
-#include "plan_direct.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
 #include "plan_merged.h"
@@ -53,7 +52,6 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
   if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
-  if (options.allows("direct")) consider(plan_direct_conv(problem, device, considered));
   bool has_hopper = false;
   if (options.allows("hopper")) {
     std::optional<Plan> plan = is_weight ? plan_hopper_weight(problem, device, considered)
@@ -125,13 +123,6 @@ std::string describe_launch(const DepthwisePlan& plan) {
   text << plan.blocks << " blocks of " << plan.threads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.splits
        << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
-  return text.str();
-}
-
-std::string describe_launch(const DirectConvPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " blocks of " << kDirectThreads << " threads, " << plan.shared_bytes
-       << " bytes of shared memory";
   return text.str();
 }
 
@@ -285,7 +276,6 @@ const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
-const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperStridedPlan&) { return "hopper"; }

@@ -10,7 +10,6 @@
 #include "col2im_hopper_plan.h"
 #include "col2im_plan.h"
 #include "depthwise_plan.h"
-#include "direct_plan.h"
 #include "gather_plan.h"
 #include "hopper_folded_plan.h"
 #include "hopper_pictures_plan.h"
@@ -52,10 +51,10 @@ double partial_run_bytes(double peak_bandwidth);
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
-               DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightPlan,
-               HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan,
-               HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, MmaConvPlan, MmaWeightPlan,
-               NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
+               DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan,
+               HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, HopperPlanesPlan,
+               HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan,
+               Col2imConvPlan, Col2imHopperPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -21,7 +21,7 @@ from planning import problem_of  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
 PEAK_BANDWIDTH = {"h100": 3.35e12, "h200": 4.92e12}  # of memory, bytes/s
-FAMILIES = ("gather", "depthwise", "direct", "hopper", "mma", "narrow", "col2im", "rows", "subpixel", "merged")
+FAMILIES = ("gather", "depthwise", "hopper", "mma", "narrow", "col2im", "rows", "subpixel", "merged")
 
 
 class Row(NamedTuple):

@@ -224,7 +224,7 @@ def test_awkward_cases_by_the_plan_of_choice(i: int, one: Case, direction: str) 
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 @pytest.mark.parametrize(("i", "one"), enumerate(AWKWARD_FEW), ids=lambda v: v["name"] if isinstance(v, dict) else "")
 def test_awkward_cases_by_tiles_of_the_gather_family(i: int, one: Case, direction: str) -> None:
-    """Most of them go to the direct family by default; each tile now and then."""
+    """Each tile now and then."""
     call = Call(one, direction, list(MODES)[i % 5], LAYOUTS[i // 5 % 2], "gather")
     plans = core.candidates(call.problem, call.device, "gather")
     call.with_plan(plans[i % len(plans)]).check()
@@ -394,37 +394,6 @@ def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str,
                 assert torch.equal(where(result), where(expected))
             served[family] += 1
     assert min(served["hopper"], served["col2im"]) >= 3
-
-
-# Every number of channels of a thread and of chunks, taps side by side in all numbers, phases without taps, groups,
-# strides and dilations that share a factor, packs of channels, and fewer results than a block has threads.
-DIRECT = [
-    case("one", 2, 1, 9, 13, 1, 4, 2, 1),
-    case("rgb", 1, 3, 8, 11, 3, (3, 7), (1, 2), (1, 3)),
-    case("packs", 2, 8, 7, 6, 4, 4, 2, 1),
-    case("grouped", 1, 10, 6, 9, 12, (2, 5), (3, 1), (0, 2), (2, 0), g=2),
-    case("dilated", 2, 5, 9, 7, 6, 3, (2, 4), (3, 0), (1, 3), d=2),
-    case("no_taps", 1, 4, 5, 6, 2, 1, 3),
-    case("nine", 1, 9, 4, 5, 17, (1, 6), (2, 5), 0),
-    case("pixel", 3, 12, 1, 1, 6, 5),
-]
-
-
-@pytest.mark.parametrize("direction", ["forward", "grad_input"])
-@pytest.mark.parametrize("one", DIRECT, ids=lambda one: one["name"])
-def test_plans_of_the_direct_family(one: Case, direction: str) -> None:
-    for i, mode in enumerate(("float32", "float64", "float16", "bfloat16")):
-        for layout in LAYOUTS:
-            call = Call(one, direction, mode, layout, "direct")
-            plans = [
-                p
-                for p in core.candidates(call.problem, call.device, "direct")
-                if call.with_plan(p).is_served_by("direct")
-            ]
-            assert len({(plan.tile.channels, plan.tile.splits) for plan in plans}) == len(plans) > 0
-            for plan in plans[i % 2 :: 2] or plans:
-                call.with_plan(plan).check()
-            _check_odd_addresses(call.with_plan(plans[-1]))
 
 
 # Units of every width, whole and ragged blocks, paddings beyond the stride, groups, a stride along one axis alone.
@@ -923,7 +892,7 @@ def calls(draw: st.DrawFn, family: str) -> Call:
         one["co"] = one["g"] * draw(st.sampled_from([1, 1, 2]))
     else:
         one["g"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        few = family in ("direct", "narrow", "col2im", "rows", "gather")
+        few = family in ("narrow", "col2im", "rows", "gather")
         grouped = [2, 5] if one["g"] > 1 else []
         channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [*grouped, 8, 16, 24, 32, 33, 64, 72])
         one["ci"], one["co"] = one["g"] * draw(channels), one["g"] * draw(channels)
@@ -1219,7 +1188,7 @@ def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "direct", "hopper", "mma", "narrow", "col2im", "rows"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "rows"])
 def test_drawn_layers(family: str) -> None:
     @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(calls(family))

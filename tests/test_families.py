@@ -519,7 +519,7 @@ def test_convolutions_of_the_mma_family() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", ["gather", "depthwise", "direct", "hopper", "mma", "narrow", "col2im", "rows", "subpixel", "merged"]
+    "family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "rows", "subpixel", "merged"]
 )
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
@@ -1088,14 +1088,6 @@ LAYERS = {
         (40, 64, 45, 24, 64, (3, 3), (2, 2), (0, 1), (0, 1), 64),
         (8, 66, 33, 272, 66, (4, 4), (2, 2), (3, 1), (1, 0), 66),
     ],
-    # Few channels on both sides, directly: all numbers of a thread, chunks, packs, groups, long strides, few results,
-    # weights that take 48 KiB.
-    "direct": [
-        (3, 3, 33, 70, 2, (4, 4), (2, 2), (1, 1), (0, 0), 1), (2, 8, 40, 33, 4, (3, 7), (1, 2), (1, 3), (0, 1), 1),
-        (5, 20, 19, 24, 24, (2, 5), (3, 1), (0, 2), (2, 0), 4), (2, 4, 21, 50, 6, (1, 1), (3, 2), (0, 0), (2, 1), 1),
-        (2, 9, 14, 15, 5, (5, 6), (2, 5), (3, 0), (0, 3), 1), (17, 12, 1, 1, 6, (5, 5), (1, 1), (0, 0), (0, 0), 1),
-        (40, 64, 64, 64, 64, (4, 4), (2, 2), (1, 1), (0, 0), 32), (2, 32, 3, 7, 2, (16, 12), (8, 6), (6, 2), (1, 3), 1),
-    ],
     # Groups of 1 to 30 channels, more on one side than on the other, all of them together and a few.
     "merged": [
         (16, 64, 32, 32, 64, (4, 4), (2, 2), (1, 1), (0, 0), 16),
@@ -1112,7 +1104,6 @@ LAYERS = {
 LAYER_PLANS = {
     "subpixel": "'plan: subpixel'",
     "depthwise": "'plan: depthwise family, down '",
-    "direct": "{'grad_weight': 'plan: gather'}.get(direction, 'plan: direct')",
     "merged": "{'grad_weight': 'plan: merged'}.get(direction, 'plan: gather')",
 }
 

@@ -224,39 +224,6 @@ def _threads_of_conv(plan: Any, thread_m: int) -> list[tuple[int, int, int, int]
     return places
 
 
-DIRECT_ROWS, DIRECT_PHASES = 2, 32
-
-
-def _check_direct_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    accumulator = 8 if dtype == "float64" else 4
-    source, result = ("ci", "co") if direction == "forward" else ("co", "ci")
-    source_channels, channels = one[source] // one["g"], one[result] // one["g"]
-    assert plan.channels in (2, 4, 8)
-    assert plan.pixels * plan.splits == THREADS
-    assert plan.pixels % 32 == 0
-    assert plan.chunks == -(-source_channels // 4)
-
-    # Channels, columns, and rows of each phase, so many a thread, cover the result once.
-    assert (plan.blocks_m - 1) * plan.channels < channels <= plan.blocks_m * plan.channels
-    axes_of = [_axis(one, index, direction) for index in (0, 1)]
-    assert all(1 <= axis.phases() <= DIRECT_PHASES for axis in axes_of)
-    height, width = result_size(one, direction)[2:]
-    units = axes_of[0].phases() * -(-axes_of[0].phase_size(0) // DIRECT_ROWS)
-    rows = [
-        (unit // axes_of[0].phases() * DIRECT_ROWS + r) * axes_of[0].phases() + unit % axes_of[0].phases()
-        for unit in range(units)
-        for r in range(DIRECT_ROWS)
-    ]
-    assert _exactly_once([row for row in rows if row < height], range(height))
-    assert plan.pixel_blocks == -(-one["n"] * units * width // plan.pixels)
-    assert plan.blocks == plan.pixel_blocks * plan.blocks_m * one["g"]
-
-    # Weights and sums of splits, one after the other.
-    weights = source_channels * one["k"][0] * one["k"][1] * plan.channels
-    sums = (plan.splits - 1) * DIRECT_ROWS * plan.channels * plan.pixels
-    assert plan.shared_bytes == max(weights, sums) * accumulator <= 65536
-
-
 def _check_conv_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
     accumulator = 8 if dtype == "float64" else 4
     thread_m = 4 if dtype == "float64" else 8
@@ -1718,8 +1685,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
     else:
         assert plan.workspace_bytes == 0
-        check = _check_direct_plan if isinstance(plan.tile, core.DirectConvPlan) else _check_conv_plan
-        check(plan.tile, one, direction, dtype)
+        _check_conv_plan(plan.tile, one, direction, dtype)
 
 
 def _check_merged_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
@@ -2688,7 +2654,7 @@ def test_how_weights_come(
 
 
 def test_cases_reach_every_tile() -> None:
-    """What the numerical tests' cases reach without tensor cores and the direct family: every width of unit, number of
+    """What the numerical tests' cases reach without tensor cores: every width of unit, number of
     channel warps, and weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
@@ -2752,7 +2718,6 @@ DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
 FAMILIES = {
     "gather": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
-    "direct": (core.DirectConvPlan,),
     "hopper": (
         core.HopperConvPlan,
         core.HopperPicturesPlan,
@@ -2782,8 +2747,6 @@ def test_forced_family(families: str, direction: str) -> None:
             best = family = "hopper"
         if families == "subpixel" and best == "depthwise":  # any family may serve its blocks
             best = family = "subpixel"
-        if families == "direct" and direction != "grad_weight" and best == "depthwise":  # one channel is few
-            best = family = "direct"
         if families == "merged" and direction == "grad_weight" and best == "depthwise":  # or several groups as one
             best = family = "merged"
         plan = core.make_plan(problem, families=families)
@@ -2807,7 +2770,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, direct, hopper, mma, narrow, col2im, rows, subpixel, merged"
+    names = "gather, depthwise, hopper, mma, narrow, col2im, rows, subpixel, merged"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)

@@ -36,9 +36,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
-  if (const auto* tile = std::get_if<DirectConvPlan>(&plan.tile)) {
-    return launch_direct_conv<T>(problem, *tile, operands, stream);
-  }
   if (const auto* tile = std::get_if<HopperConvPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {
       if (tile->parts == 2) return launch_hopper_conv<T, 2>(problem, *tile, operands, stream);

@@ -6,7 +6,6 @@
 #include "../col2im_hopper_plan.h"
 #include "../col2im_plan.h"
 #include "../depthwise_plan.h"
-#include "../direct_plan.h"
 #include "../gather_plan.h"
 #include "../hopper_folded_plan.h"
 #include "../hopper_pictures_plan.h"
@@ -48,10 +47,6 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwisePacksPlan& p
 template <class T>
 cudaError_t launch_depthwise(const Problem& problem, const DepthwiseRowsPlan& plan, const Operands& operands,
                              cudaStream_t stream);
-
-template <class T>
-cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream);
 
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
