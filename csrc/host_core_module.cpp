@@ -269,7 +269,6 @@ PYBIND11_MODULE(_host_core, m) {
                              [](const HopperConvPlan& p) { return std::array<int, 2>{p.origin_h, p.origin_w}; })
       .def_readonly("source", &HopperConvPlan::source)
       .def_readonly("repack", &HopperConvPlan::repack)
-      .def_readonly("unpack", &HopperConvPlan::unpack)
       .def_readonly("results", &HopperConvPlan::results)
       .def_readonly("slice", &HopperConvPlan::slice)
       .def_readonly("tile_m", &HopperConvPlan::tile_m)

@@ -966,7 +966,7 @@ def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     kinds: dict[tuple[Any, ...], list[Any]] = {}
     for plan in _convolutions(call):
         tile = plan.tile
-        if tile.results == core.HopperResults.COPIED and not tile.unpack:
+        if tile.results == core.HopperResults.COPIED:
             lines = tile.pixels[0] if tile.inner == core.HopperInner.HEIGHT else tile.pixels[1]
             second = tuple(extent > 0 for extent in tile.second)
             inner = tile.inner, tile.flat
@@ -1067,41 +1067,6 @@ def test_contiguous_results_by_tensor_copies(one: Case) -> None:
         kinds = _copied(call)
         assert kinds
         _check_some(random, call, kinds)
-
-
-# Results computed channels_last in the workspace and unpacked: ragged planes, several images, groups, merged groups
-# with sums to repair, chunks and result channels that do not fill a tile.
-UNPACKED = [
-    ("forward", case("pair", 2, 64, 5, 7, 40, 3, 2, 1, 1)),
-    ("forward", case("groups", 1, 64, 7, 9, 128, 3, 2, 1, (0, 1), g=2)),
-    ("forward", case("merged", 1, 64, 3, 11, 64, 3, 2, 1, (0, 1), g=4)),
-    ("grad_input", case("plain", 2, 72, 6, 5, 130, 3, 1, 1)),
-]
-
-
-@pytest.mark.parametrize("mode", ["tf32", "bfloat16", "float32"])
-@pytest.mark.parametrize(("direction", "one"), UNPACKED, ids=lambda v: v if isinstance(v, str) else v["name"])
-def test_unpacked_results(direction: str, one: Case, mode: str) -> None:
-    call = Call(one, direction, mode, family="hopper")
-    kinds: dict[tuple[bool, bool], list[Any]] = {}
-    for plan in _convolutions(call):
-        if plan.tile.unpack:
-            kinds.setdefault((plan.tile.repack, plan.tile.merge > 1), []).append(plan)
-    assert {repack for repack, _ in kinds} == {False, True}
-    assert (one["g"] > 1) == any(merged for _, merged in kinds)
-    random = Random(one["name"] + mode)
-    for plans in kinds.values():
-        call.with_plan(random.choice(plans)).check()
-
-
-def test_what_is_not_unpacked() -> None:
-    """Channels that make no whole pieces, results that are channels_last already, rows of whole sectors."""
-    odd, sectors = case("odd", 1, 64, 5, 7, 37, 3), case("sectors", 1, 64, 5, 8, 40, 4, 2, 1)
-    for one, layout in [(odd, "contiguous"), (UNPACKED[0][1], "channels_last"), (sectors, "contiguous")]:
-        call = Call(one, "forward", "bfloat16", layout, "hopper")
-        plans = _convolutions(call)
-        assert plans
-        assert not any(plan.tile.unpack for plan in plans)
 
 
 def test_no_results_by_tensor_copies() -> None:
