@@ -13,7 +13,6 @@
 #include "plan_merged.h"
 #include "plan_mma.h"
 #include "plan_narrow.h"
-#include "plan_rows.h"
 #include "plan_subpixel.h"
 
 namespace deconv {
@@ -79,7 +78,6 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     consider(plan_col2im_hopper(problem, device, considered));
   }
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
-  if (options.allows("rows")) consider(plan_rows_conv(problem, device, considered));
   if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
   if (is_weight && options.allows("merged")) {
     const double best_ms = best ? best->estimate_ms : std::numeric_limits<double>::infinity();
@@ -257,14 +255,6 @@ std::string describe_launch(const Col2imHopperPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const RowsConvPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << 32 * plan.warps() << " threads for " << plan.steps << " steps of "
-       << "all phases of the height, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots
-       << " source rows of " << plan.pitch << " pixels of " << plan.groups * plan.units * kRowsUnitBytes << " bytes";
-  return text.str();
-}
-
 // Of any plan inside.
 std::string describe_launch(const SubpixelPlan& plan);
 std::string describe_launch(const MergedPlan& plan);
@@ -291,7 +281,6 @@ const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
 const char* family(const Col2imHopperPlan&) { return "col2im"; }
-const char* family(const RowsConvPlan&) { return "rows"; }
 const char* family(const SubpixelPlan&) { return "subpixel"; }
 const char* family(const MergedPlan&) { return "merged"; }
 

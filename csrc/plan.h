@@ -26,7 +26,6 @@
 #include "narrow_plan.h"
 #include "planner_options.h"
 #include "problem.h"
-#include "rows_plan.h"
 #include "subpixel_plan.h"
 
 namespace deconv {
@@ -54,7 +53,7 @@ struct Plan {
                DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightPlan, HopperWeightLinesPlan,
                HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperWeightStripsPlan, HopperPlanesPlan,
                HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan,
-               Col2imConvPlan, Col2imHopperPlan, RowsConvPlan, SubpixelPlan, MergedPlan>
+               Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

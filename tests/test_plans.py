@@ -1412,50 +1412,6 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
     assert all(at % 16 == 0 for at in (plan.source_at, plan.stage_at, plan.tables_at))
 
 
-def _check_rows_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    """Bands and tiles cover each result once, no two phases share a tap, regions of shared memory hold what the kernel
-    puts there."""
-    assert direction == "forward" or (direction == "grad_input" and one["s"] == (1, 1))
-    assert dtype != "float64"
-    size = 4 if dtype == "float32" else 2
-    source, result, axes = _walked(one, direction)
-    band = 8 * plan.channel_tiles
-    if plan.groups > 1:
-        assert plan.group_blocks == 1
-        _blocks_cover(plan.bands, band, result[1] // one["g"])
-        _blocks_cover(plan.channel_blocks, plan.groups, one["g"])
-    else:
-        _blocks_cover(plan.group_blocks, plan.bands * band, result[1] // one["g"])
-        assert plan.channel_blocks == plan.group_blocks * one["g"]
-    _blocks_cover(plan.tiles_w, plan.columns, axes[1].phase_size(0))
-    assert plan.columns == 16 * plan.pixel_tiles * plan.warps_w
-    assert plan.warps == plan.groups * plan.bands * plan.warps_w <= 16
-    assert plan.warps * plan.blocks_per_multiprocessor <= 16
-    # A warp's lanes are shared out among the rows that it stores at once.
-    assert plan.row_lanes in (8, 16, 32)
-    assert plan.row_lanes * plan.rows_at_once == 32
-    assert plan.heights == axes[0].phase_size(0)
-    assert plan.steps == plan.heights * plan.tiles_w * one["n"] * plan.channel_blocks >= plan.blocks > 0
-    # Units of 16 bytes of channels, two of them an entry.
-    assert plan.units == -(-(source[1] // one["g"]) * size // 16)
-    counts = [[core.axis_taps(axis, phase, 0).count for phase in range(axis.phases())] for axis in axes]
-    assert plan.entries == sum(-(-h * w * plan.units // 2) for h in counts[0] for w in counts[1])
-    # Staged source rows begin at multiples of four columns, and hold all that taps reach.
-    assert (plan.origin_w - plan.lead) % 4 == plan.pitch % 4 == 0
-    assert plan.pitch >= plan.lead + plan.columns + plan.shifts_w - 1
-    assert plan.slots > plan.shifts_h
-    bands = plan.groups * plan.bands
-    assert plan.source_at == plan.entries * bands * plan.channel_tiles * 256
-    assert plan.stage_at == plan.source_at + plan.slots * plan.groups * plan.units * plan.pitch * 16
-    assert plan.tables_at - plan.source_at >= 20 * sum(axis.phases() for axis in axes)  # the axes' taps, at first
-    assert plan.stage_pitch >= plan.columns * (one["s"][1] if direction == "forward" else 1) * size + 16
-    assert plan.stage_pitch % 32 == 16
-    assert plan.tables_at == plan.stage_at + bands * band * plan.stage_pitch
-    tables = 32 * plan.entries + 4 * (axes[0].phases() * axes[1].phases() + 1)
-    assert plan.tables_at % 8 == 0
-    assert plan.tables_at + tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-
-
 def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout: str) -> None:
     """Segments cover each result once, the ring of products holds what two steps make and need, regions of shared
     memory hold what the kernel puts there."""
@@ -1661,10 +1617,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         return
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if isinstance(plan.tile, core.RowsConvPlan):
-        assert plan.workspace_bytes == 0
-        _check_rows_plan(plan.tile, one, direction, dtype)
-    elif isinstance(plan.tile, core.NarrowConvPlan):
+    if isinstance(plan.tile, core.NarrowConvPlan):
         assert plan.workspace_bytes == 0
         _check_narrow_plan(plan.tile, one, direction, dtype)
     elif isinstance(plan.tile, core.Col2imConvPlan):
@@ -2357,29 +2310,6 @@ def test_a_bias_in_blocks_is_told() -> None:
     assert text in core.explain(problem, families="subpixel,hopper")
 
 
-def test_rows_plans_reach_as_far_as_shared_memory() -> None:
-    """Taps may be as many source rows apart as fit."""
-    for kernel, serves in ((127, True), (300, True), (2000, False)):
-        one = case("tall", 1, 8, 2000, 16, 8, (kernel, 1), (1, 2))
-        plan = core.make_plan(problem_of(one, "forward", "bfloat16"), families="rows")
-        assert isinstance(plan.tile, core.RowsConvPlan) == serves
-        if serves:
-            _check_plan(one, "forward", "bfloat16", "contiguous", 132, "rows")
-            assert plan.tile.slots == kernel + 1
-
-
-def test_rows_of_short_results_are_stored_some_at_once() -> None:
-    """As many lanes a row as have something to store."""
-    known = set()
-    for width in (8, 20, 21, 40, 41, 300):
-        problem = problem_of(case("short", 4, 8, 8, width, 16, 2, 2), "forward", "bfloat16")
-        for plan in core.candidates(problem, core.Device(), "rows"):
-            row_bytes = min(2 * plan.tile.columns, 2 * width) * 2
-            assert plan.tile.row_lanes == next(n for n in (8, 16, 32) if n == 32 or row_bytes <= 1.25 * 16 * n)
-            known.add(plan.tile.row_lanes)
-    assert known == {8, 16, 32}
-
-
 def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
@@ -2722,7 +2652,6 @@ FAMILIES = {
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan, core.Col2imHopperPlan),
-    "rows": (core.RowsConvPlan,),
     "subpixel": (core.SubpixelPlan,),
     "merged": (core.MergedPlan,),
 }
@@ -2764,7 +2693,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, hopper, mma, narrow, col2im, rows, subpixel, merged"
+    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel, merged"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)

@@ -120,10 +120,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_col2im_hopper<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
-  if (const auto* tile = std::get_if<RowsConvPlan>(&plan.tile)) {
-    if constexpr (sizeof(T) <= 4) return launch_rows_conv<T>(problem, *tile, operands, stream);
-    return cudaErrorInvalidValue;
-  }
   return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);
 }
 

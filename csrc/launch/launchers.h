@@ -21,7 +21,6 @@
 #include "../narrow_plan.h"
 #include "../operands.h"
 #include "../problem.h"
-#include "../rows_plan.h"
 
 namespace deconv {
 
@@ -97,8 +96,5 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
 template <class T>
 cudaError_t launch_col2im_hopper(const Problem& problem, const Col2imHopperPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
-template <class T>
-cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, const Operands& operands,
-                             cudaStream_t stream);
 
 }  // namespace deconv
