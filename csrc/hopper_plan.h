@@ -146,7 +146,6 @@ struct HopperConvPlan {
   bool exchanges = false;  // then, float32: lanes exchange pixels, so that short rows of blocks leave together
   HopperSource source = HopperSource::kWarps;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace
-  bool unpack = false;  // the result is made channels_last there, and a kernel after brings it to where it belongs
   int slice = 1;  // so many images at a time; all, without repacking
   HopperInner inner = HopperInner::kHeight;
   HopperResults results = HopperResults::kStored;
@@ -199,7 +198,7 @@ struct HopperConvPlan {
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
   int64_t packed_bytes = 0;  // of all, in place too, for a driver may refuse that
-  int64_t repacked_bytes = 0;  // of a slice's source, which follows; hopper_unpacked_bytes come next
+  int64_t repacked_bytes = 0;  // of a slice's source, which follows
 };
 
 // Of a line's pixels, those of a warpgroup.

@@ -8,13 +8,11 @@
 #include "correlation.h"
 #include "plan_col2im.h"
 #include "plan_depthwise.h"
-#include "plan_direct.h"
 #include "plan_gather.h"
 #include "plan_hopper.h"
 #include "plan_merged.h"
 #include "plan_mma.h"
 #include "plan_narrow.h"
-#include "plan_rows.h"
 #include "plan_subpixel.h"
 
 namespace deconv {
@@ -53,7 +51,6 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
   if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
-  if (options.allows("direct")) consider(plan_direct_conv(problem, device, considered));
   bool has_hopper = false;
   if (options.allows("hopper")) {
     if (is_weight) {
@@ -80,7 +77,6 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
     consider(plan_col2im_hopper(problem, device, considered));
   }
   if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
-  if (options.allows("rows")) consider(plan_rows_conv(problem, device, considered));
   if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
   if (is_weight && options.allows("merged")) {
     const double best_ms = best ? best->estimate_ms : std::numeric_limits<double>::infinity();
@@ -124,13 +120,6 @@ std::string describe_launch(const DepthwisePlan& plan) {
   text << plan.blocks << " blocks of " << plan.threads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.splits
        << (plan.splits > 1 ? " splits of the pixels, added in order" : " split");
-  return text.str();
-}
-
-std::string describe_launch(const DirectConvPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " blocks of " << kDirectThreads << " threads, " << plan.shared_bytes
-       << " bytes of shared memory";
   return text.str();
 }
 
@@ -247,14 +236,6 @@ std::string describe_launch(const Col2imHopperPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const RowsConvPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << 32 * plan.warps() << " threads for " << plan.steps << " steps of "
-       << "all phases of the height, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots
-       << " source rows of " << plan.pitch << " pixels of " << plan.groups * plan.units * kRowsUnitBytes << " bytes";
-  return text.str();
-}
-
 // Of any plan inside.
 std::string describe_launch(const SubpixelPlan& plan);
 std::string describe_launch(const MergedPlan& plan);
@@ -266,7 +247,6 @@ const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
-const char* family(const DirectConvPlan&) { return "direct"; }
 const char* family(const HopperConvPlan&) { return "hopper"; }
 const char* family(const HopperPlanesPlan&) { return "hopper"; }
 const char* family(const HopperStridedPlan&) { return "hopper"; }
@@ -280,7 +260,6 @@ const char* family(const MmaWeightPlan&) { return "mma"; }
 const char* family(const NarrowConvPlan&) { return "narrow"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
 const char* family(const Col2imHopperPlan&) { return "col2im"; }
-const char* family(const RowsConvPlan&) { return "rows"; }
 const char* family(const SubpixelPlan&) { return "subpixel"; }
 const char* family(const MergedPlan&) { return "merged"; }
 

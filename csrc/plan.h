@@ -10,7 +10,6 @@
 #include "col2im_hopper_plan.h"
 #include "col2im_plan.h"
 #include "depthwise_plan.h"
-#include "direct_plan.h"
 #include "gather_plan.h"
 #include "hopper_folded_plan.h"
 #include "hopper_pictures_plan.h"
@@ -25,7 +24,6 @@
 #include "narrow_plan.h"
 #include "planner_options.h"
 #include "problem.h"
-#include "rows_plan.h"
 #include "subpixel_plan.h"
 
 namespace deconv {
@@ -50,10 +48,9 @@ double partial_run_bytes(double peak_bandwidth);
 
 struct Plan {
   std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
-               DepthwisePacksPlan, DepthwiseRowsPlan, DirectConvPlan, HopperConvPlan, HopperWeightLinesPlan,
-               HopperWeightTensorPlan, HopperWeightTurnedPlan, HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan,
-               HopperPicturesPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan,
-               RowsConvPlan, SubpixelPlan, MergedPlan>
+               DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightLinesPlan, HopperWeightTensorPlan,
+               HopperWeightTurnedPlan, HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan,
+               MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>
       tile;
   int64_t workspace_bytes = 0;
   double estimate_ms = 0;

@@ -125,10 +125,6 @@ constexpr double kSplitCycles = 1500;  // of blocks that add their sums
 // Clusters that run at once, one block to a multiprocessor: an H200 with 132 of these, in groups of different sizes,
 // takes 66 of 2 blocks, 30 of 4 and 15 of 8 (cudaOccupancyMaxActiveClusters).
 int most_clusters(const Device& device, int blocks) { return device.multiprocessors * 10 / 11 / blocks; }
-// Of results computed in the workspace: those that the L2 cache holds, and others. The launch is set by hand, between
-// stylegan2_mod, which is unpacked, and dcgan2's gradient, which is not.
-constexpr double kUnpackLaunchMs = 8e-3, kUnpackMsPerByte = 0.55e-9, kUnpackFarMsPerByte = 0.7e-9;
-constexpr double kCachedBytes = 40 << 20;
 constexpr double kLeastPacking = 0.02;  // of the time, that M-major weights must save
 
 // The quickest way in that the source's address and strides allow.
@@ -186,16 +182,6 @@ bool fits_im2col(const Problem& problem) {
   return elements * element_size(problem.dtype) <= INT32_MAX;
 }
 
-// Whether a contiguous result may be computed channels_last in the workspace: one that is not stored well where it
-// belongs, of rows that are no whole sectors or whose phases leave gaps; whole pieces of 16 bytes (kernels/unpack.cuh).
-bool may_unpack(const Problem& problem) {
-  const Tensor4& result = problem.result();
-  const auto size = static_cast<int64_t>(element_size(problem.dtype));
-  return problem.result_layout == Layout::kContiguous && result.stride[1] != 1 && result.size[1] * size % 16 == 0 &&
-         (result.size[3] * size % kSectorBytes != 0 || geometry(problem, 1).result_step() > 2) &&
-         result.numel() * size <= kRepackLimit;
-}
-
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (const std::string why = tensor_core_refusal(problem, 1, kHopperMaxKernel, kHopperMaxStride); !why.empty()) {
@@ -219,15 +205,11 @@ constexpr int kFlat = 0;  // instead of a number of lines: as many as fit, one a
 // the same pixels and the next result channels, or items of its own.
 enum class Second { kPixels, kGroups, kChannels, kItems };
 
-// The problem that candidates are for: as it is, through one tap (im2col), or with a result that is unpacked later.
-enum class Seen { kAsIs, kIm2col, kUnpacked };
-
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
  public:
-  Candidates(const Problem& problem, int64_t merge, const Device& device, Seen seen)
-      : seen_(seen),
-        merge_(static_cast<int>(merge)),
+  Candidates(const Problem& problem, int64_t merge, const Device& device, bool im2col = false)
+      : merge_(static_cast<int>(merge)),
         problem_(with_merged_groups(problem, merge)),
         device_(device),
         c_(correlation(problem_)),
@@ -238,7 +220,7 @@ class Candidates {
         planes_h_(static_cast<int>(used_planes(h_).size())),
         planes_w_(static_cast<int>(used_planes(w_).size())),
         element_(static_cast<int>(element_size(problem.dtype))),
-        source_(seen == Seen::kIm2col ? HopperSource::kIm2col : source_of(problem_, planes_h_, planes_w_)) {}
+        source_(im2col ? HopperSource::kIm2col : source_of(problem_, planes_h_, planes_w_)) {}
 
   Candidates(const Candidates&) = delete;  // members refer to others
 
@@ -298,7 +280,6 @@ class Candidates {
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
     p.source = repack ? HopperSource::kTensor : source_;
     p.repack = repack;
-    p.unpack = seen_ == Seen::kUnpacked;
     p.slice = static_cast<int>(repack ? repack_slice(problem_.batch, repacked_image_bytes(problem_), kRepackHalf)
                                       : problem_.batch);
     if (p.slice == 0) return std::nullopt;
@@ -341,10 +322,6 @@ class Candidates {
     p.weights = weights_of(p);
     p.columns = static_cast<int>(problem_.groups) * p.m_tiles * (p.phase_groups / p.item_groups);
     p.repacked_bytes = repack ? repacked_source(problem_).stride[0] * p.slice * element_ : 0;
-    if (p.unpack &&
-        (p.slice < problem_.batch || p.repacked_bytes + hopper_unpacked_bytes(problem_, p) > kRepackLimit)) {
-      return std::nullopt;
-    }
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.columns;
     if (items > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
@@ -399,7 +376,6 @@ class Candidates {
     const double compute = (merged ? kResidentMerged : 1) * cycles / kClockHopper;
     return 1e3 * std::max(compute * (stores_flat(p) ? kStoredFlat : 1) + costs.memory * memory, memory + partial) +
            costs.launch_ms + (p.repack ? slices * repack_ms(c_.source, p.repacked_bytes) : 0) +
-           (p.unpack ? unpack_ms(static_cast<double>(hopper_unpacked_bytes(problem_, p))) : 0) +
            (p.weights == HopperWeights::kPacked ? hopper_pack_ms(p.packed_bytes) : 0);
   }
 
@@ -412,10 +388,6 @@ class Candidates {
     if (p.source != HopperSource::kTensor || p.phases_h * p.phases_w > 1) return 0;
     const double from_memory = p.repack ? 0 : ceil_div(p.blocks, p.m_tiles) * kClockHopper / device_.bandwidth;
     return std::max(0.0, kFillTimes * p.halo_bytes * std::max(1 / costs.bytes, from_memory) - kFillHidden);
-  }
-  // From the L2 cache what it holds.
-  static double unpack_ms(double bytes) {
-    return kUnpackLaunchMs + (bytes < kCachedBytes ? kUnpackMsPerByte : kUnpackFarMsPerByte) * bytes;
   }
   const Costs& costs_of(const HopperConvPlan& p) const {
     return p.parts == 2 ? kCostsSplit : element_ == 4 ? kCostsTf32 : kCostsShort;
@@ -887,7 +859,6 @@ class Candidates {
     return most_h * most_w * groups / (static_cast<double>(h_.kernel) * w_.kernel);
   }
 
-  Seen seen_;
   int merge_;  // so many groups count as one in what follows
   Problem problem_;
   const Device& device_;
@@ -919,17 +890,10 @@ std::string describe(const HopperConvPlan& plan, DType) {
        << (plan.merge > 1 ? ", " + std::to_string(plan.merge) + " groups merged" : "")
        << (plan.source == HopperSource::kWarps && plan.halo_planes > 1 ? ", planes together" : "")
        << (plan.source == HopperSource::kIm2col ? ", im2col" : "") << (plan.repack ? ", source repacked" : "")
-       << (plan.unpack ? ", result unpacked" : "") << (plan.to_blocks ? ", blocks stored where they belong" : "")
+       << (plan.to_blocks ? ", blocks stored where they belong" : "")
        << (plan.split > 1 ? ", sums of " + std::to_string(plan.split) + " blocks" : "")
        << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
-}
-
-Problem with_unpacked_result(Problem problem) {
-  Tensor4& result = problem.direction == Direction::kForward ? problem.y : problem.x;
-  result = dense(result.size, Layout::kChannelsLast);
-  problem.result_layout = Layout::kChannelsLast;
-  return problem;
 }
 
 Problem im2col_problem(const Problem& problem) {
@@ -994,8 +958,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
                                                                      together, split, results);
           if (!plan) break;
           const double ms = candidates.estimate_ms(*plan);
-          const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes +
-                                          hopper_unpacked_bytes(problem, *plan) + kHopperFlagBytes;
+          const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes;
           consider_plan(best, "hopper family", *plan, workspace_bytes, ms, problem.dtype, considered);
           if (plan->items > most_clusters(device, 2 * split)) break;
         }
@@ -1033,13 +996,11 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
       for (const HopperTile tile : kHopperTiles) consider(candidates, tile);
     }
   };
-  const bool unpacks = may_unpack(problem);
   for (const int64_t merge : merges_of(problem)) {
     if (problem.blocks && merge > 1) continue;
-    consider_tiles(Candidates(problem, merge, device, Seen::kAsIs));
-    if (unpacks) consider_tiles(Candidates(with_unpacked_result(problem), merge, device, Seen::kUnpacked));
+    consider_tiles(Candidates(problem, merge, device));
   }
-  if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, Seen::kIm2col));
+  if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
   if (!best && considered)
     considered->push_back(
         {"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});

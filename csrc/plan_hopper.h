@@ -73,12 +73,6 @@ Problem im2col_problem(const Problem& problem);
 // Elements from one tap of the weight to the next.
 inline int64_t im2col_tap_step(const Problem& problem) { return problem.w.stride[problem.axis[1].kernel > 1 ? 3 : 2]; }
 
-// The same result, computed channels_last in the workspace.
-Problem with_unpacked_result(Problem problem);
-inline int64_t hopper_unpacked_bytes(const Problem& problem, const HopperConvPlan& plan) {
-  return plan.unpack ? problem.result().numel() * static_cast<int64_t>(element_size(problem.dtype)) : 0;
-}
-
 // Channels of a group or of merged ones, on either side where it matters.
 inline constexpr int64_t kHopperMinChannels = 16;
 // Weights packed beforehand: of their kernel, ms; and whether they take no more than is allowed, packed with zeros,

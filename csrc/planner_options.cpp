@@ -8,8 +8,8 @@
 namespace deconv {
 namespace {
 
-const std::vector<std::string> kFamilies{"gather", "depthwise", "direct", "hopper",   "mma",
-                                         "narrow", "col2im",    "rows",   "subpixel", "merged"};
+const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper",   "mma",
+                                         "narrow", "col2im",    "subpixel", "merged"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

@@ -113,17 +113,6 @@ DECONV_HOST_DEVICE int window_shift(const AxisGeometry& axis, int k) {
   return axis.is_forward ? axis.padding - k * axis.dilation : k * axis.dilation - axis.padding;
 }
 
-// All taps of result phase `phase`, whatever plane they read: tap t of the phase's q-th pixel meets source pixel
-// q * source_step + first_shift + t * shift_step.
-DECONV_HOST_DEVICE AxisTaps window_taps(const AxisGeometry& axis, int phase) {
-  if (axis.is_forward) return axis_taps(axis, phase, 0);
-  AxisTaps taps;
-  taps.count = axis.kernel;
-  taps.first_shift = window_shift(axis, 0);
-  taps.shift_step = axis.dilation;
-  return taps;
-}
-
 // An axis with one input pixel has no stride to speak of. With one this long every tap has a phase or plane of its own.
 DECONV_HOST_DEVICE AxisGeometry without_idle_taps(AxisGeometry axis) {
   const int input = axis.is_forward ? axis.source_size : axis.result_size;

@@ -21,7 +21,7 @@ from planning import problem_of  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
 PEAK_BANDWIDTH = {"h100": 3.35e12, "h200": 4.92e12}  # of memory, bytes/s
-FAMILIES = ("gather", "depthwise", "direct", "hopper", "mma", "narrow", "col2im", "rows", "subpixel", "merged")
+FAMILIES = ("gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel", "merged")
 
 
 class Row(NamedTuple):
@@ -138,28 +138,6 @@ def test_copied_results() -> None:
     assert sum(map(len, ratios.values())) + newer > 0.95 * len(rows)
     assert 1 < _geomean(ratios["bf16"]) < 1.05
     assert 1 < _geomean(ratios["tf32"]) < 1.045
-
-
-@pytest.mark.parametrize("gpu", list(PEAK_BANDWIDTH))
-def test_rows_family(gpu: str) -> None:
-    """Its tiles, and that it is taken where it is quicker than the other families."""
-    others = ",".join(family for family in FAMILIES if family != "rows")
-    losses: dict[tuple[str, str], float] = {}
-    gains: dict[tuple[str, str], float] = {}
-    for row in _rows(f"{gpu}_rows"):
-        setting, known = (row.layer["name"], row.mode), row.known
-        own = known.get(row.chosen("rows", gpu))
-        if own is not None:
-            losses[setting] = own / min(ms for plan, ms in known.items() if plan.startswith("rows family"))
-        chosen, other = row.chosen(gpu=gpu), row.chosen(others, gpu)
-        if chosen.startswith("rows family") and {chosen, other} <= known.keys():
-            gains[setting] = known[other] / known[chosen]
-    assert len(losses) > 25
-    assert len(gains) > 15
-    assert 1 < _geomean([*losses.values()]) < 1.04
-    assert _geomean([*gains.values()]) > 1.15
-    assert max(losses[case, mode] for case in ("kb1_75", "kb1_81") for mode in ("bf16", "tf32")) < 1.06
-    assert min(gains[case, mode] for case in ("kb1_75", "kb1_81") for mode in ("bf16", "tf32", "fp16")) > 1.05
 
 
 def test_narrow_family() -> None:

@@ -224,7 +224,7 @@ def test_awkward_cases_by_the_plan_of_choice(i: int, one: Case, direction: str) 
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 @pytest.mark.parametrize(("i", "one"), enumerate(AWKWARD_FEW), ids=lambda v: v["name"] if isinstance(v, dict) else "")
 def test_awkward_cases_by_tiles_of_the_gather_family(i: int, one: Case, direction: str) -> None:
-    """Most of them go to the direct family by default; each tile now and then."""
+    """Each tile now and then."""
     call = Call(one, direction, list(MODES)[i % 5], LAYOUTS[i // 5 % 2], "gather")
     plans = core.candidates(call.problem, call.device, "gather")
     call.with_plan(plans[i % len(plans)]).check()
@@ -394,37 +394,6 @@ def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str,
                 assert torch.equal(where(result), where(expected))
             served[family] += 1
     assert min(served["hopper"], served["col2im"]) >= 3
-
-
-# Every number of channels of a thread and of chunks, taps side by side in all numbers, phases without taps, groups,
-# strides and dilations that share a factor, packs of channels, and fewer results than a block has threads.
-DIRECT = [
-    case("one", 2, 1, 9, 13, 1, 4, 2, 1),
-    case("rgb", 1, 3, 8, 11, 3, (3, 7), (1, 2), (1, 3)),
-    case("packs", 2, 8, 7, 6, 4, 4, 2, 1),
-    case("grouped", 1, 10, 6, 9, 12, (2, 5), (3, 1), (0, 2), (2, 0), g=2),
-    case("dilated", 2, 5, 9, 7, 6, 3, (2, 4), (3, 0), (1, 3), d=2),
-    case("no_taps", 1, 4, 5, 6, 2, 1, 3),
-    case("nine", 1, 9, 4, 5, 17, (1, 6), (2, 5), 0),
-    case("pixel", 3, 12, 1, 1, 6, 5),
-]
-
-
-@pytest.mark.parametrize("direction", ["forward", "grad_input"])
-@pytest.mark.parametrize("one", DIRECT, ids=lambda one: one["name"])
-def test_plans_of_the_direct_family(one: Case, direction: str) -> None:
-    for i, mode in enumerate(("float32", "float64", "float16", "bfloat16")):
-        for layout in LAYOUTS:
-            call = Call(one, direction, mode, layout, "direct")
-            plans = [
-                p
-                for p in core.candidates(call.problem, call.device, "direct")
-                if call.with_plan(p).is_served_by("direct")
-            ]
-            assert len({(plan.tile.channels, plan.tile.splits) for plan in plans}) == len(plans) > 0
-            for plan in plans[i % 2 :: 2] or plans:
-                call.with_plan(plan).check()
-            _check_odd_addresses(call.with_plan(plans[-1]))
 
 
 # Units of every width, whole and ragged blocks, paddings beyond the stride, groups, a stride along one axis alone.
@@ -773,34 +742,6 @@ def test_tiles_of_the_narrow_family_that_end_in_one_run(
     assert ends
 
 
-# Phases without taps of either axis and of none, such rows that lie alike, odd rows, several groups or bands of one in
-# a block, ragged channels, an odd number of units, stride along one axis, a gradient, one tap for all.
-ROWS = [
-    ("forward", case("sparse", 1, 16, 5, 12, 24, 3, 5, 1, d=2)),
-    ("forward", case("alike", 2, 16, 3, 40, 24, 3, 5, d=2)),
-    ("forward", case("grouped", 2, 16, 7, 9, 32, (3, 5), (2, 3), (1, 2), d=(2, 1), g=4)),
-    ("forward", case("wide", 1, 8, 4, 40, 16, 1, 2)),
-    ("forward", case("odd", 1, 5, 6, 33, 9, 2, 2)),
-    ("forward", case("many_taps", 1, 8, 4, 10, 3, (9, 3), (3, 4), (4, 1))),
-    ("forward", case("across", 2, 12, 3, 21, 20, (3, 4), (1, 4), (1, 1), (0, 2))),
-    ("forward", case("tall", 1, 8, 132, 3, 8, (130, 1), (1, 2))),
-    ("forward", case("even", 2, 32, 5, 28, 32, 3, 2, 1, 1, g=2)),
-    ("grad_input", case("gradient", 1, 20, 6, 18, 12, 3, 1, 1)),
-]
-
-
-@pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("direction", "one"), ROWS, ids=lambda v: v if isinstance(v, str) else v["name"])
-def test_tiles_of_the_rows_family(direction: str, one: Case, mode: str) -> None:
-    call = Call(one, direction, mode, family="rows")
-    plans = core.candidates(call.problem, call.device, "rows")
-    tiles = {(p.tile.pixel_tiles, p.tile.channel_tiles, p.tile.warps_w, p.tile.groups, p.tile.bands) for p in plans}
-    assert len(tiles) == len(plans)
-    for plan in Random(mode + one["name"]).sample(plans, min(3, len(plans))):
-        call.with_plan(plan).check()
-    _check_odd_addresses(call.with_plan(plans[-1]))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tf32", "float16", "float32"])
 @pytest.mark.parametrize(("kernel", "stride", "channels"), [(4, 3, 40), (4, 4, 24), (3, 5, 24), (4, 3, 320)])
@@ -872,10 +813,10 @@ def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> 
 def _choices_by_kind(mode: str) -> list[list[Call]]:
     """The same of families on tensor cores, by the kind of their plan."""
     by_kind: dict[str, list[Call]] = {}
-    for call in _choices(mode, ["hopper", "mma", "narrow,col2im", "rows"]):
+    for call in _choices(mode, ["hopper", "mma", "narrow,col2im"]):
         if not call.is_served_by("gather"):  # what these refuse
             by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
-    assert len(by_kind) == {"tf32": 13, "float32": 9, "bfloat16": 12}[mode]
+    assert len(by_kind) == {"tf32": 12, "float32": 9, "bfloat16": 11}[mode]
     return list(by_kind.values())
 
 
@@ -923,7 +864,7 @@ def calls(draw: st.DrawFn, family: str) -> Call:
         one["co"] = one["g"] * draw(st.sampled_from([1, 1, 2]))
     else:
         one["g"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        few = family in ("direct", "narrow", "col2im", "rows", "gather")
+        few = family in ("narrow", "col2im", "gather")
         grouped = [2, 5] if one["g"] > 1 else []
         channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [*grouped, 8, 16, 24, 32, 33, 64, 72])
         one["ci"], one["co"] = one["g"] * draw(channels), one["g"] * draw(channels)
@@ -997,7 +938,7 @@ def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
     kinds: dict[tuple[Any, ...], list[Any]] = {}
     for plan in _convolutions(call):
         tile = plan.tile
-        if tile.results == core.HopperResults.COPIED and not tile.unpack:
+        if tile.results == core.HopperResults.COPIED:
             lines = tile.pixels[0] if tile.inner == core.HopperInner.HEIGHT else tile.pixels[1]
             second = tuple(extent > 0 for extent in tile.second)
             inner = tile.inner, tile.flat
@@ -1100,41 +1041,6 @@ def test_contiguous_results_by_tensor_copies(one: Case) -> None:
         _check_some(random, call, kinds)
 
 
-# Results computed channels_last in the workspace and unpacked: ragged planes, several images, groups, merged groups
-# with sums to repair, chunks and result channels that do not fill a tile.
-UNPACKED = [
-    ("forward", case("pair", 2, 64, 5, 7, 40, 3, 2, 1, 1)),
-    ("forward", case("groups", 1, 64, 7, 9, 128, 3, 2, 1, (0, 1), g=2)),
-    ("forward", case("merged", 1, 64, 3, 11, 64, 3, 2, 1, (0, 1), g=4)),
-    ("grad_input", case("plain", 2, 72, 6, 5, 130, 3, 1, 1)),
-]
-
-
-@pytest.mark.parametrize("mode", ["tf32", "bfloat16", "float32"])
-@pytest.mark.parametrize(("direction", "one"), UNPACKED, ids=lambda v: v if isinstance(v, str) else v["name"])
-def test_unpacked_results(direction: str, one: Case, mode: str) -> None:
-    call = Call(one, direction, mode, family="hopper")
-    kinds: dict[tuple[bool, bool], list[Any]] = {}
-    for plan in _convolutions(call):
-        if plan.tile.unpack:
-            kinds.setdefault((plan.tile.repack, plan.tile.merge > 1), []).append(plan)
-    assert {repack for repack, _ in kinds} == {False, True}
-    assert (one["g"] > 1) == any(merged for _, merged in kinds)
-    random = Random(one["name"] + mode)
-    for plans in kinds.values():
-        call.with_plan(random.choice(plans)).check()
-
-
-def test_what_is_not_unpacked() -> None:
-    """Channels that make no whole pieces, results that are channels_last already, rows of whole sectors."""
-    odd, sectors = case("odd", 1, 64, 5, 7, 37, 3), case("sectors", 1, 64, 5, 8, 40, 4, 2, 1)
-    for one, layout in [(odd, "contiguous"), (UNPACKED[0][1], "channels_last"), (sectors, "contiguous")]:
-        call = Call(one, "forward", "bfloat16", layout, "hopper")
-        plans = _convolutions(call)
-        assert plans
-        assert not any(plan.tile.unpack for plan in plans)
-
-
 def test_no_results_by_tensor_copies() -> None:
     """Of pixels or rows that are not aligned, of strict float32."""
     for channels, mode, layout in (
@@ -1183,16 +1089,6 @@ def test_flat_lines_of_a_contiguous_result_and_a_source_that_is_not_aligned() ->
     assert relative_error(result, call.reference(operands)) <= MODES["bfloat16"]
 
 
-# Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
-@pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])
-def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> None:
-    one = case("unpacked", n=3, ci=16 * groups, h=h, w=w, co=co * groups, g=groups, k=3, s=5)
-    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
-    assert call.plan.tile.unpack
-    call.check()
-
-
 # Two phases along the width stored together, by every tile that may; groups, channels that do not fill one.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
 def test_phases_together(mode: str) -> None:
@@ -1219,7 +1115,7 @@ def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "direct", "hopper", "mma", "narrow", "col2im", "rows"])
+@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
 def test_drawn_layers(family: str) -> None:
     @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(calls(family))

@@ -1,5 +1,4 @@
-"""Forward and grad_input of the Hopper family where channels or pixels are few: im2col sources, items of clusters; and
-results that are computed in the workspace."""
+"""Forward and grad_input of the Hopper family where channels or pixels are few: im2col sources, items of clusters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,13 +48,6 @@ CLUSTERS: list[Layer] = [
     ("forward", 1, 600, 40, 1, (8, 8), (3, 3), (1, 1), (1, 1), (1, 1)),
     ("forward", 1, 1600, 40, 1, (7, 7), (4, 4), (2, 2), (1, 1), (1, 1)),
     ("forward", 2, 584, 64, 1, (4, 5), (5, 5), (1, 1), (2, 2), (1, 1)),
-]
-
-
-# With a stride above 2, of odd widths; one and two groups.
-UNPACKED: list[Layer] = [
-    ("forward", 8, 64, 512, 1, (20, 19), (4, 4), (3, 3), (0, 0), (1, 1)),
-    ("forward", 8, 128, 512, 2, (20, 19), (4, 4), (3, 3), (1, 0), (1, 1)),
 ]
 
 
@@ -180,10 +172,3 @@ def test_im2col_of_weights_that_lie_otherwise(layer: Layer, dtype: torch.dtype) 
 def test_items_of_clusters(layer: Layer, layout: torch.memory_format, dtype: torch.dtype) -> None:
     torch.manual_seed(2)
     _check(Call(layer, dtype, layout), "sums of")
-
-
-@pytest.mark.parametrize("layer", UNPACKED)
-def test_results_that_are_unpacked(layer: Layer, dtype: torch.dtype) -> None:
-    torch.manual_seed(4)
-    _check(Call(layer, dtype, torch.contiguous_format), "result unpacked")
-    assert "unpacked" not in Call(layer, dtype, torch.channels_last).plan()

@@ -224,39 +224,6 @@ def _threads_of_conv(plan: Any, thread_m: int) -> list[tuple[int, int, int, int]
     return places
 
 
-DIRECT_ROWS, DIRECT_PHASES = 2, 32
-
-
-def _check_direct_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    accumulator = 8 if dtype == "float64" else 4
-    source, result = ("ci", "co") if direction == "forward" else ("co", "ci")
-    source_channels, channels = one[source] // one["g"], one[result] // one["g"]
-    assert plan.channels in (2, 4, 8)
-    assert plan.pixels * plan.splits == THREADS
-    assert plan.pixels % 32 == 0
-    assert plan.chunks == -(-source_channels // 4)
-
-    # Channels, columns, and rows of each phase, so many a thread, cover the result once.
-    assert (plan.blocks_m - 1) * plan.channels < channels <= plan.blocks_m * plan.channels
-    axes_of = [_axis(one, index, direction) for index in (0, 1)]
-    assert all(1 <= axis.phases() <= DIRECT_PHASES for axis in axes_of)
-    height, width = result_size(one, direction)[2:]
-    units = axes_of[0].phases() * -(-axes_of[0].phase_size(0) // DIRECT_ROWS)
-    rows = [
-        (unit // axes_of[0].phases() * DIRECT_ROWS + r) * axes_of[0].phases() + unit % axes_of[0].phases()
-        for unit in range(units)
-        for r in range(DIRECT_ROWS)
-    ]
-    assert _exactly_once([row for row in rows if row < height], range(height))
-    assert plan.pixel_blocks == -(-one["n"] * units * width // plan.pixels)
-    assert plan.blocks == plan.pixel_blocks * plan.blocks_m * one["g"]
-
-    # Weights and sums of splits, one after the other.
-    weights = source_channels * one["k"][0] * one["k"][1] * plan.channels
-    sums = (plan.splits - 1) * DIRECT_ROWS * plan.channels * plan.pixels
-    assert plan.shared_bytes == max(weights, sums) * accumulator <= 65536
-
-
 def _check_conv_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
     accumulator = 8 if dtype == "float64" else 4
     thread_m = 4 if dtype == "float64" else 8
@@ -1024,7 +991,7 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
         _blocks_cover(tiles, pixels, extent)
     assert 1 <= plan.slice <= one["n"]
-    assert plan.slice == one["n"] or plan.repack or plan.unpack
+    assert plan.slice == one["n"] or plan.repack
     assert plan.slice == -(-one["n"] // -(-one["n"] // plan.slice))  # slices of equal size
     channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
     assert torch.Size(plan.pixels).numel() <= pixels
@@ -1062,11 +1029,6 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.kept_at + (plan.together - 1) * channels * pixels * size <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.kept_at % 16 == plan.staging_at % 16 == plan.staged_bytes % 16 == 0
     assert plan.staged_bytes in (0, 8 * 64 * size * 9 // 8)
-    assert plan.unpacked_bytes == (plan.slice * torch.Size(result[1:]).numel() * size if plan.unpack else 0)
-    if plan.unpack:  # whole pieces of channels, nothing that waits
-        assert result[1] // one["g"] * size % 16 == 0
-        assert plan.staged_bytes == 0
-        assert plan.together == 1
     assert plan.together in (1, phases[1])
     assert plan.together < 3
     assert plan.items_per_block % plan.together == 0  # what waits for its neighbours waits in its own block
@@ -1232,50 +1194,6 @@ def _check_narrow_plan(plan: Any, one: Case, direction: str, dtype: str) -> None
     assert all(at % 16 == 0 for at in (plan.source_at, plan.stage_at, plan.tables_at))
 
 
-def _check_rows_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    """Bands and tiles cover each result once, no two phases share a tap, regions of shared memory hold what the kernel
-    puts there."""
-    assert direction == "forward" or (direction == "grad_input" and one["s"] == (1, 1))
-    assert dtype != "float64"
-    size = 4 if dtype == "float32" else 2
-    source, result, axes = _walked(one, direction)
-    band = 8 * plan.channel_tiles
-    if plan.groups > 1:
-        assert plan.group_blocks == 1
-        _blocks_cover(plan.bands, band, result[1] // one["g"])
-        _blocks_cover(plan.channel_blocks, plan.groups, one["g"])
-    else:
-        _blocks_cover(plan.group_blocks, plan.bands * band, result[1] // one["g"])
-        assert plan.channel_blocks == plan.group_blocks * one["g"]
-    _blocks_cover(plan.tiles_w, plan.columns, axes[1].phase_size(0))
-    assert plan.columns == 16 * plan.pixel_tiles * plan.warps_w
-    assert plan.warps == plan.groups * plan.bands * plan.warps_w <= 16
-    assert plan.warps * plan.blocks_per_multiprocessor <= 16
-    # A warp's lanes are shared out among the rows that it stores at once.
-    assert plan.row_lanes in (8, 16, 32)
-    assert plan.row_lanes * plan.rows_at_once == 32
-    assert plan.heights == axes[0].phase_size(0)
-    assert plan.steps == plan.heights * plan.tiles_w * one["n"] * plan.channel_blocks >= plan.blocks > 0
-    # Units of 16 bytes of channels, two of them an entry.
-    assert plan.units == -(-(source[1] // one["g"]) * size // 16)
-    counts = [[core.axis_taps(axis, phase, 0).count for phase in range(axis.phases())] for axis in axes]
-    assert plan.entries == sum(-(-h * w * plan.units // 2) for h in counts[0] for w in counts[1])
-    # Staged source rows begin at multiples of four columns, and hold all that taps reach.
-    assert (plan.origin_w - plan.lead) % 4 == plan.pitch % 4 == 0
-    assert plan.pitch >= plan.lead + plan.columns + plan.shifts_w - 1
-    assert plan.slots > plan.shifts_h
-    bands = plan.groups * plan.bands
-    assert plan.source_at == plan.entries * bands * plan.channel_tiles * 256
-    assert plan.stage_at == plan.source_at + plan.slots * plan.groups * plan.units * plan.pitch * 16
-    assert plan.tables_at - plan.source_at >= 20 * sum(axis.phases() for axis in axes)  # the axes' taps, at first
-    assert plan.stage_pitch >= plan.columns * (one["s"][1] if direction == "forward" else 1) * size + 16
-    assert plan.stage_pitch % 32 == 16
-    assert plan.tables_at == plan.stage_at + bands * band * plan.stage_pitch
-    tables = 32 * plan.entries + 4 * (axes[0].phases() * axes[1].phases() + 1)
-    assert plan.tables_at % 8 == 0
-    assert plan.tables_at + tables <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
-
-
 def _check_col2im_plan(plan: Any, one: Case, direction: str, dtype: str, layout: str) -> None:
     """Segments cover each result once, the ring of products holds what two steps make and need, regions of shared
     memory hold what the kernel puts there."""
@@ -1429,14 +1347,8 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_merged_plan(plan, one, direction, dtype)
         one, plan = {**one, "g": one["g"] // plan.tile.merge}, plan.tile.inner
     if isinstance(plan.tile, core.HopperConvPlan):
-        result_bytes = int(np.prod(result_size(one, direction))) * (4 if dtype == "float32" else 2)
-        rewritten = plan.tile.repacked_bytes + (result_bytes if plan.tile.unpack else 0)
-        assert rewritten <= core.REPACK_LIMIT
-        assert plan.workspace_bytes == plan.tile.packed_bytes + rewritten + 16
-        if plan.tile.unpack:
-            assert layout == "contiguous"
-            assert plan.tile.channels_adjacent
-            assert plan.tile.slice == one["n"]
+        assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
+        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes + 16
         _check_hopper_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.HopperStridedPlan):
@@ -1453,9 +1365,8 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_pictures_plan(plan.tile, one, direction, dtype, layout, multiprocessors)
         return
     if isinstance(plan.tile, core.MmaConvPlan):
-        rewritten = plan.tile.repacked_bytes + plan.tile.unpacked_bytes
-        assert rewritten <= core.REPACK_LIMIT
-        assert plan.workspace_bytes == plan.tile.packed_bytes + rewritten
+        assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
+        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
         _check_mma_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.HopperWeightTensorPlan):
@@ -1480,10 +1391,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
     assert 0 <= plan.workspace_bytes <= core.WORKSPACE_LIMIT
     assert plan.tile.blocks < 2**31
     assert plan.estimate_ms >= 0
-    if isinstance(plan.tile, core.RowsConvPlan):
-        assert plan.workspace_bytes == 0
-        _check_rows_plan(plan.tile, one, direction, dtype)
-    elif isinstance(plan.tile, core.NarrowConvPlan):
+    if isinstance(plan.tile, core.NarrowConvPlan):
         assert plan.workspace_bytes == 0
         _check_narrow_plan(plan.tile, one, direction, dtype)
     elif isinstance(plan.tile, core.Col2imConvPlan):
@@ -1498,8 +1406,7 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_weight_plan(plan.tile, one, dtype, plan.workspace_bytes)
     else:
         assert plan.workspace_bytes == 0
-        check = _check_direct_plan if isinstance(plan.tile, core.DirectConvPlan) else _check_conv_plan
-        check(plan.tile, one, direction, dtype)
+        _check_conv_plan(plan.tile, one, direction, dtype)
 
 
 def _check_merged_plan(plan: Any, one: Case, direction: str, dtype: str) -> None:
@@ -2177,29 +2084,6 @@ def test_a_bias_in_blocks_is_told() -> None:
     assert text in core.explain(problem, families="subpixel,hopper")
 
 
-def test_rows_plans_reach_as_far_as_shared_memory() -> None:
-    """Taps may be as many source rows apart as fit."""
-    for kernel, serves in ((127, True), (300, True), (2000, False)):
-        one = case("tall", 1, 8, 2000, 16, 8, (kernel, 1), (1, 2))
-        plan = core.make_plan(problem_of(one, "forward", "bfloat16"), families="rows")
-        assert isinstance(plan.tile, core.RowsConvPlan) == serves
-        if serves:
-            _check_plan(one, "forward", "bfloat16", "contiguous", 132, "rows")
-            assert plan.tile.slots == kernel + 1
-
-
-def test_rows_of_short_results_are_stored_some_at_once() -> None:
-    """As many lanes a row as have something to store."""
-    known = set()
-    for width in (8, 20, 21, 40, 41, 300):
-        problem = problem_of(case("short", 4, 8, 8, width, 16, 2, 2), "forward", "bfloat16")
-        for plan in core.candidates(problem, core.Device(), "rows"):
-            row_bytes = min(2 * plan.tile.columns, 2 * width) * 2
-            assert plan.tile.row_lanes == next(n for n in (8, 16, 32) if n == 32 or row_bytes <= 1.25 * 16 * n)
-            known.add(plan.tile.row_lanes)
-    assert known == {8, 16, 32}
-
-
 def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
@@ -2403,7 +2287,7 @@ def test_how_weights_come(
 
 
 def test_cases_reach_every_tile() -> None:
-    """What the numerical tests' cases reach without tensor cores and the direct family: every width of unit, number of
+    """What the numerical tests' cases reach without tensor cores: every width of unit, number of
     channel warps, and weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
@@ -2467,7 +2351,6 @@ DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
 FAMILIES = {
     "gather": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
-    "direct": (core.DirectConvPlan,),
     "hopper": (
         core.HopperConvPlan,
         core.HopperPicturesPlan,
@@ -2478,7 +2361,6 @@ FAMILIES = {
     "mma": (core.MmaConvPlan, core.MmaWeightPlan),
     "narrow": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan, core.Col2imHopperPlan),
-    "rows": (core.RowsConvPlan,),
     "subpixel": (core.SubpixelPlan,),
     "merged": (core.MergedPlan,),
 }
@@ -2497,8 +2379,6 @@ def test_forced_family(families: str, direction: str) -> None:
             best = family = "hopper"
         if families == "subpixel" and best == "depthwise":  # any family may serve its blocks
             best = family = "subpixel"
-        if families == "direct" and direction != "grad_weight" and best == "depthwise":  # one channel is few
-            best = family = "direct"
         if families == "merged" and direction == "grad_weight" and best == "depthwise":  # or several groups as one
             best = family = "merged"
         plan = core.make_plan(problem, families=families)
@@ -2522,7 +2402,7 @@ def test_forced_family_is_the_only_one_considered() -> None:
 
 @pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
 def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, direct, hopper, mma, narrow, col2im, rows, subpixel, merged"
+    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel, merged"
     match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)

@@ -231,7 +231,7 @@ def test_unknown_family() -> None:
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"
     text = _in_a_process(code + "\n  except RuntimeError as error: print(error)", DECONV_FAMILY="gather,dense")
     expected = (
-        "DECONV_FAMILY must list kernel families (gather, depthwise, direct, hopper, mma, narrow, col2im, rows, "
-        "subpixel, merged), separated by commas, but got 'gather,dense'"
+        "DECONV_FAMILY must list kernel families (gather, depthwise, hopper, mma, narrow, col2im, subpixel, "
+        "merged), separated by commas, but got 'gather,dense'"
     )
     assert text.count(expected) == 2

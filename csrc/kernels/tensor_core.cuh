@@ -37,9 +37,6 @@ __device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
-__device__ __forceinline__ void store_shared_2(uint32_t address, uint16_t v) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
-}
 __device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

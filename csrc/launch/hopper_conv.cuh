@@ -14,7 +14,6 @@
 #include "kernel_launch.cuh"
 #include "repack.cuh"
 #include "tensor_map.h"
-#include "unpack.cuh"
 
 namespace deconv {
 
@@ -29,7 +28,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
     for (int a = 0; a < 2; ++a) p.apart.window[a] = geometry(original, a);
   }
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.not_finite = not_finite_at(problem, plan, operands);
+  p.not_finite = not_finite_at(plan, operands);
   for (int a = 0; a < 2; ++a) {
     const std::vector<int> starts = used_planes(p.axis[a]);
     std::copy(starts.begin(), starts.end(), p.plane_start[a]);
@@ -166,7 +165,7 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
   p.groups = static_cast<int>(problem.groups);
-  p.not_finite = not_finite_at(problem, plan, operands);
+  p.not_finite = not_finite_at(plan, operands);
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
@@ -224,13 +223,9 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
 template <class T, int kParts>
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem)
-                       : planned.unpack                        ? with_unpacked_result(problem)
-                                                               : problem;
+  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
   const Problem merged = with_merged_groups(seen, planned.merge);
-  Operands seen_operands = operands;
-  if (planned.unpack) seen_operands.result = unpacked_at(planned, operands);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, seen_operands);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
   HopperConvPlan& plan = params.plan;
   if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
     plan.source = HopperSource::kWarps;
@@ -250,13 +245,7 @@ cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& pla
   if (packs) plan.weights = HopperWeights::kPacked;
   std::optional<Packing<T>> packing;
   if (packs) packing = describe_packing<T>(seen, problem, plan, operands);
-  cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);
-  if (plan.unpack && error == cudaSuccess) {
-    const Tensor4& result = problem.result();
-    error = launch_unpack<T>(params.result, static_cast<T*>(operands.result), static_cast<int>(problem.batch),
-                             static_cast<int>(result.size[2] * result.size[3]), static_cast<int>(result.size[1]),
-                             stream);
-  }
+  const cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);
   if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
   return launch_repair<T>(problem, plan, operands, stream);
 }

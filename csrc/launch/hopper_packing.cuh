@@ -12,15 +12,12 @@
 
 namespace deconv {
 
-// The workspace: packed weights, the repacked source, the result to be unpacked, and a flag for what is not finite.
+// The workspace: packed weights, the repacked source and a flag for what is not finite.
 inline unsigned char* repacked_at(const HopperConvPlan& plan, const Operands& operands) {
   return static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
 }
-inline unsigned char* unpacked_at(const HopperConvPlan& plan, const Operands& operands) {
-  return repacked_at(plan, operands) + plan.repacked_bytes;
-}
-inline int* not_finite_at(const Problem& problem, const HopperConvPlan& plan, const Operands& operands) {
-  return reinterpret_cast<int*>(unpacked_at(plan, operands) + hopper_unpacked_bytes(problem, plan));
+inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) {
+  return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
 }
 
 inline hopper::BlockedResult blocked_result(const ResultBlocks& blocks) {
@@ -55,7 +52,7 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   p.packed = static_cast<unsigned char*>(operands.workspace);
   p.source_channels = static_cast<int>(c.source_channels);
   p.result_channels = static_cast<int>(c.result_channels);
-  p.not_finite = not_finite_at(problem, plan, operands);
+  p.not_finite = not_finite_at(plan, operands);
   p.groups = static_cast<int>(problem.groups) / plan.merge;
   p.plan = plan;
   // Stages from one to the next: see the order in pack_weight.cuh.

@@ -36,9 +36,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
     if constexpr (sizeof(T) <= 4) return launch_depthwise<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
-  if (const auto* tile = std::get_if<DirectConvPlan>(&plan.tile)) {
-    return launch_direct_conv<T>(problem, *tile, operands, stream);
-  }
   if (const auto* tile = std::get_if<HopperConvPlan>(&plan.tile)) {
     if constexpr (sizeof(T) == 4) {
       if (tile->parts == 2) return launch_hopper_conv<T, 2>(problem, *tile, operands, stream);
@@ -107,10 +104,6 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   }
   if (const auto* tile = std::get_if<Col2imHopperPlan>(&plan.tile)) {
     if constexpr (sizeof(T) <= 4) return launch_col2im_hopper<T>(problem, *tile, operands, stream);
-    return cudaErrorInvalidValue;
-  }
-  if (const auto* tile = std::get_if<RowsConvPlan>(&plan.tile)) {
-    if constexpr (sizeof(T) <= 4) return launch_rows_conv<T>(problem, *tile, operands, stream);
     return cudaErrorInvalidValue;
   }
   return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);

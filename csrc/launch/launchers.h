@@ -6,7 +6,6 @@
 #include "../col2im_hopper_plan.h"
 #include "../col2im_plan.h"
 #include "../depthwise_plan.h"
-#include "../direct_plan.h"
 #include "../gather_plan.h"
 #include "../hopper_folded_plan.h"
 #include "../hopper_pictures_plan.h"
@@ -20,7 +19,6 @@
 #include "../narrow_plan.h"
 #include "../operands.h"
 #include "../problem.h"
-#include "../rows_plan.h"
 
 namespace deconv {
 
@@ -46,10 +44,6 @@ cudaError_t launch_depthwise(const Problem& problem, const DepthwisePacksPlan& p
 template <class T>
 cudaError_t launch_depthwise(const Problem& problem, const DepthwiseRowsPlan& plan, const Operands& operands,
                              cudaStream_t stream);
-
-template <class T>
-cudaError_t launch_direct_conv(const Problem& problem, const DirectConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream);
 
 template <class T, int kParts>  // 2: float32 split into two TF32 parts
 cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
@@ -94,8 +88,5 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
 template <class T>
 cudaError_t launch_col2im_hopper(const Problem& problem, const Col2imHopperPlan& plan, const Operands& operands,
                                  cudaStream_t stream);
-template <class T>
-cudaError_t launch_rows_conv(const Problem& problem, const RowsConvPlan& plan, const Operands& operands,
-                             cudaStream_t stream);
 
 }  // namespace deconv

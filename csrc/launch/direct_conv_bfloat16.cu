@@ -1,6 +1,0 @@
-#include "direct_conv.cuh"
-
-namespace deconv {
-template cudaError_t launch_direct_conv<__nv_bfloat16>(const Problem&, const DirectConvPlan&, const Operands&,
-                                                       cudaStream_t);
-}  // namespace deconv
