@@ -553,7 +553,9 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("repack", &MmaConvPlan::repack)
       .def_readonly("slice", &MmaConvPlan::slice)
       .def_readonly("packed_bytes", &MmaConvPlan::packed_bytes)
-      .def_readonly("repacked_bytes", &MmaConvPlan::repacked_bytes);
+      .def_readonly("repacked_bytes", &MmaConvPlan::repacked_bytes)
+      .def_readonly("unpack", &MmaConvPlan::unpack)
+      .def_readonly("unpacked_bytes", &MmaConvPlan::unpacked_bytes);
   py::class_<MmaWeightPlan>(m, "MmaWeightPlan")
       .def_property_readonly("rows", [](const MmaWeightPlan& p) { return p.tile.rows; })
       .def_property_readonly("units", [](const MmaWeightPlan& p) { return p.tile.units; })

@@ -74,9 +74,10 @@ struct MmaConvPlan {
   // multiprocessors empty by where it is put.
   bool starts_early = false;
   bool repack = false;  // a kernel before makes the source channels_last in the workspace,
+  bool unpack = false;  // the result is computed channels_last there, and a kernel after brings it to its place,
   int slice = 1;  // so many images at a time; all, without
   int64_t packed_bytes = 0;  // of the packed weights, in the workspace
-  int64_t repacked_bytes = 0;  // of a slice's source, which follows
+  int64_t repacked_bytes = 0, unpacked_bytes = 0;  // of a slice's source, which follows, and of its result
 };
 
 // grad_weight (kernels/mma/weight.cuh has the meaning): what one warp has, 16 * rows input channels x `units` units of

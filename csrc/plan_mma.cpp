@@ -43,8 +43,8 @@ constexpr double kUnroundedCost = 0.97;  // times as much for products of TF32 w
 // Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
 constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
 constexpr double kLaunchMs = 6e-3, kLaterLaunchMs = 3e-3;  // of the first kernel, of those that start early after it
-// Over its bytes, at the speed of a device copy.
-constexpr double kRepackPasses = 2.5;
+// Over its bytes, at the speed of a device copy; of results whose channels do not begin with sectors, and that do.
+constexpr double kRepackPasses = 2.5, kUnpackPasses[2] = {2.8, 2.3};
 constexpr double kPackMsPerByte = 0.5e-9;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -65,11 +65,17 @@ class Candidates {
         element_(static_cast<int>(element_size(problem.dtype))),
         vector_source_(vector_source(problem)) {}
 
-  // Images at a time that a kernel before rewrites; 0: the source cannot be repacked in whole pieces of 16 bytes.
-  int slice(bool repack) const {
-    if (!repack) return static_cast<int>(problem_.batch);
-    if (vector_source_ || c_.source_channels * element_ % 16 != 0) return 0;
-    return static_cast<int>(repack_slice(problem_.batch, repacked_image_bytes(problem_), kRepackLimit));
+  // Whether kernels before and after may rewrite the source and the result, and how many images at a time. 0: they may
+  // not.
+  int slice(bool repack, bool unpack) const {
+    const auto pieces = [&](int64_t channels) { return channels * element_ % 16 == 0; };  // whole ones, in each group
+    if (repack && (vector_source_ || !pieces(c_.source_channels))) return 0;
+    const bool contiguous = problem_.result_layout == Layout::kContiguous && c_.result.stride[1] != 1;
+    if (unpack && !(contiguous && pieces(c_.result_channels))) return 0;
+    return static_cast<int>(repack_slice(
+        problem_.batch,
+        (repack ? repacked_image_bytes(problem_) : 0) + (unpack ? c_.result.numel() / problem_.batch * element_ : 0),
+        kRepackLimit));
   }
 
   // Whether the result's two phases along the width can be stored together: four columns at once, aligned.
@@ -86,7 +92,7 @@ class Candidates {
   }
 
   // The best of the shapes that the tile's pixels can take. Nothing if none fits.
-  std::optional<Plan> plan(const MmaTile& tile, bool repack, int together) const {
+  std::optional<Plan> plan(const MmaTile& tile, bool repack, bool unpack, int together) const {
     std::optional<MmaConvPlan> best;
     double best_ms = 0;
     const int width = w_.phase_size(0);
@@ -99,7 +105,7 @@ class Candidates {
         last = w;
         for (const int row_bytes : {2 * kMmaBandBytes, kMmaBandBytes}) {
           for (const bool keep : {false, true}) {
-            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, together);
+            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, unpack, together);
             if (!p) continue;
             const double ms = estimate_ms(*p);
             if (best && ms >= best_ms) continue;
@@ -111,12 +117,12 @@ class Candidates {
     }
     if (!best) return std::nullopt;
     choose_runs(*best);
-    return Plan{*best, best->packed_bytes + best->repacked_bytes, estimate_ms(*best)};
+    return Plan{*best, best->packed_bytes + best->repacked_bytes + best->unpacked_bytes, estimate_ms(*best)};
   }
 
  private:
   std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, int row_bytes, bool keep, bool repack,
-                                        int together) const {
+                                        bool unpack, int together) const {
     MmaConvPlan p;
     p.tile = tile;
     p.together = together;
@@ -136,7 +142,8 @@ class Candidates {
     p.m_tiles = static_cast<int>(ceil_div(c_.result_channels, tile.channels()));
     // As few tiles as the extents allow, of equal size.
     p.repack = repack;
-    p.slice = slice(repack);
+    p.unpack = unpack;
+    p.slice = slice(repack, unpack);
     const int height = h_.phase_size(0), batch = p.slice;
     const auto even = [](int extent, int most) {
       return static_cast<int>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
@@ -165,7 +172,7 @@ class Candidates {
     if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
     p.halo_slots = p.halos_ahead + (keep ? halos : 1);
     p.halo_bytes = static_cast<int>(round_up(rows, kMmaPassRows) * pitch);
-    p.staged_bytes = channels_adjacent() || together > 1 ? 0 : 8 * mma_staging_pitch(element_) * 4;
+    p.staged_bytes = channels_adjacent(p) || together > 1 ? 0 : 8 * mma_staging_pitch(element_) * 4;
     p.weights_at = static_cast<int>(round_up(p.halo_slots * p.halo_bytes, 128));
     p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaBandBytes;
     p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
@@ -180,6 +187,7 @@ class Candidates {
                      p.slots_w * tile.channels() * kMmaBandBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
     p.repacked_bytes = repack ? repacked_image_bytes(problem_) * p.slice : 0;
+    p.unpacked_bytes = unpack ? c_.result.numel() / problem_.batch * p.slice * element_ : 0;
     const double items = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
     if (items * p.m_tiles * static_cast<double>(problem_.groups) > (1 << 30)) return std::nullopt;
     p.items = static_cast<int>(items);
@@ -187,7 +195,8 @@ class Candidates {
     return p;
   }
 
-  bool channels_adjacent() const { return c_.result.stride[1] == 1; }
+  // Of what the kernel stores.
+  bool channels_adjacent(const MmaConvPlan& p) const { return p.unpack || c_.result.stride[1] == 1; }
 
   bool is_whole(int64_t elements) const { return elements * element_ % kSectorBytes == 0; }
   // Whether a tile has its lines of the result whole, and one after the other.
@@ -257,7 +266,7 @@ class Candidates {
     const double results = 1.0 * p.tile.channels() * p.tile.pixels();
     const double halos = of_phases * p.chunks * p.planes_h * p.planes_w;
     const double ragged = whole_lines() || holds_lines(p) ? 0 : kRaggedLineCost;
-    const double store = channels_adjacent()                            ? 0
+    const double store = channels_adjacent(p)                           ? 0
                          : p.together > 1                               ? kTogetherCost + ragged
                          : !is_float && !mma_vector_result(problem_, p) ? kAloneCost
                                                                         : ragged;
@@ -269,8 +278,10 @@ class Candidates {
     const double stores = result_traffic(p) / device_.bandwidth;
     const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
-    const double repacked = slices * kRepackPasses * static_cast<double>(p.repacked_bytes);
-    const double later_launches = slices - 1;
+    const double repacked = slices *
+                            (kRepackPasses * static_cast<double>(p.repacked_bytes) +
+                             kUnpackPasses[is_whole(c_.result.stride[1])] * static_cast<double>(p.unpacked_bytes));
+    const double later_launches = slices * (p.unpack ? 2 : 1) - 1;
     const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
     return 1e3 * (std::max(cycles / kClock, others) + stores) + kLaunchMs + later_launches * kLaterLaunchMs +
            kPackMsPerByte * static_cast<double>(p.packed_bytes) + 1e3 * repacked / device_.bandwidth;
@@ -279,7 +290,7 @@ class Candidates {
   // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
   double result_traffic(const MmaConvPlan& p) const {
     const double bytes = static_cast<double>(c_.result.numel()) * element_;
-    if (channels_adjacent()) return bytes;
+    if (channels_adjacent(p)) return bytes;
     const double line = static_cast<double>(p.pixels.w) * p.together * element_;  // of a tile
     const int apart = w_.result_step() / p.together;
     double sectors = line * apart / kSectorBytes, read = 0;
@@ -316,13 +327,14 @@ std::string describe(const MmaConvPlan& plan, DType) {
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
        << (plan.row_bytes > kMmaBandBytes ? ", rows of 128 bytes" : "") << (plan.keep_halos ? ", halos kept" : "")
        << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
-       << (plan.split ? ", three TF32 products" : "");
+       << (plan.unpack ? ", result unpacked" : "") << (plan.split ? ", three TF32 products" : "");
   return text.str();
 }
 
 bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
+  if (plan.unpack) return true;
   if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
   // Pairs of 16-bit columns, in one line and in one word.
   const bool pairs = geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0;
@@ -340,9 +352,9 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
   for (const MmaTile& tile : kMmaTiles) {
     if (!candidates.suits(tile)) continue;
     for (const bool repack : {false, true}) {
-      for (const int together : {1, 2}) {
-        if (candidates.slice(repack) == 0 || (together > 1 && !candidates.alternates())) continue;
-        const std::optional<Plan> plan = candidates.plan(tile, repack, together);
+      for (const auto& [unpack, together] : {std::pair{false, 1}, {false, 2}, {true, 1}}) {
+        if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
+        const std::optional<Plan> plan = candidates.plan(tile, repack, unpack, together);
         if (!plan) continue;
         consider_plan(best, "mma family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
                       problem.dtype, considered);

@@ -1089,6 +1089,16 @@ def test_flat_lines_of_a_contiguous_result_and_a_source_that_is_not_aligned() ->
     assert relative_error(result, call.reference(operands)) <= MODES["bfloat16"]
 
 
+# Results whose planes have odd and even numbers of pixels, some tiles of the unpacking kernel; groups.
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
+@pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])
+def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> None:
+    one = case("unpacked", n=3, ci=16 * groups, h=h, w=w, co=co * groups, g=groups, k=3, s=5)
+    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
+    assert call.plan.tile.unpack
+    call.check()
+
+
 # Two phases along the width stored together, by every tile that may; groups, channels that do not fill one.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
 def test_phases_together(mode: str) -> None:

@@ -431,7 +431,7 @@ torch.manual_seed(6)
 # odd widths whose phases are stored together or apart, tiles of one line and of many, phases without taps, ragged
 # channels, one tap and many of a halo, several images of a tile, a stride along the height alone, planes (more than a
 # table takes at once); halos that stay for all phases, bands of channels even and odd, one turn in all.
-least = {"phases together": 8, "halos kept": 8, "256 channels": 4, "rows of 128 bytes": 8}
+least = {"phases together": 8, "halos kept": 8, "256 channels": 4, "rows of 128 bytes": 8, "result unpacked": 8}
 plans = dict.fromkeys(least, 0)
 for ci, co, n, size, k, s, p, op, d in [
     (64, 64, 2, (40, 64), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1)),
@@ -490,6 +490,15 @@ for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, 6e-3)):
         result = torch.ops.deconv.conv_transpose2d(x, weight, None, *rest)
         expected = F.conv_transpose2d(x.double(), weight.double(), None, *rest)
         assert (result.double() - expected).norm() < most * expected.norm(), (dtype, channels_last)
+# More images than the workspace takes at a time, of the result and then of both.
+for ci, n, size in ((16, 5, (234, 235)), (64, 4, (200, 301))):
+    x = torch.randn(n, ci, *size, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(ci, 64, 3, 3, device="cuda", dtype=torch.bfloat16)
+    text = deconv_ext.explain(x, weight, None, 3)
+    assert "result unpacked" in text, text
+    result = torch.ops.deconv.conv_transpose2d(x, weight, None, 3)
+    expected = F.conv_transpose2d(x.float(), weight.float(), None, 3)
+    assert (result - expected).norm() < 6e-3 * expected.norm(), text
 """
 
 
@@ -516,7 +525,7 @@ x = torch.randn(11, 48, 512, 512, device="cuda", dtype=torch.bfloat16)
 weight = torch.randn(48, 40, 3, 3, device="cuda", dtype=torch.bfloat16)
 text = deconv_ext.explain(x, weight, padding=1)
 plan = text.partition("launch:")[0]
-assert "plan: mma" in plan and "source repacked" in plan, text
+assert "plan: mma" in plan and "source repacked" in plan and "result unpacked" not in plan, text
 workspace = int(text.partition("workspace: ")[2].partition(" ")[0])
 assert 6 * 24 << 20 <= workspace < 7 * 24 << 20, text
 result = torch.ops.deconv.conv_transpose2d(x, weight, None, 1, 1)

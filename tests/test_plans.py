@@ -991,7 +991,7 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     for tiles, pixels, extent in zip(plan.tiles, plan.pixels, extents, strict=True):
         _blocks_cover(tiles, pixels, extent)
     assert 1 <= plan.slice <= one["n"]
-    assert plan.slice == one["n"] or plan.repack
+    assert plan.slice == one["n"] or plan.repack or plan.unpack
     assert plan.slice == -(-one["n"] // -(-one["n"] // plan.slice))  # slices of equal size
     channels, pixels = 16 * plan.rows * plan.warps_m, 64 * 4 // plan.warps_m
     assert torch.Size(plan.pixels).numel() <= pixels
@@ -1029,6 +1029,11 @@ def _check_mma_plan(plan: Any, one: Case, direction: str, dtype: str, multiproce
     assert plan.kept_at + (plan.together - 1) * channels * pixels * size <= plan.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.kept_at % 16 == plan.staging_at % 16 == plan.staged_bytes % 16 == 0
     assert plan.staged_bytes in (0, 8 * 64 * size * 9 // 8)
+    assert plan.unpacked_bytes == (plan.slice * torch.Size(result[1:]).numel() * size if plan.unpack else 0)
+    if plan.unpack:  # whole pieces of channels, nothing that waits
+        assert result[1] // one["g"] * size % 16 == 0
+        assert plan.staged_bytes == 0
+        assert plan.together == 1
     assert plan.together in (1, phases[1])
     assert plan.together < 3
     assert plan.items_per_block % plan.together == 0  # what waits for its neighbours waits in its own block
@@ -1365,8 +1370,9 @@ def _check_plan(one: Case, direction: str, dtype: str, layout: str, multiprocess
         _check_pictures_plan(plan.tile, one, direction, dtype, layout, multiprocessors)
         return
     if isinstance(plan.tile, core.MmaConvPlan):
-        assert plan.tile.repacked_bytes <= core.REPACK_LIMIT
-        assert plan.workspace_bytes == plan.tile.packed_bytes + plan.tile.repacked_bytes
+        rewritten = plan.tile.repacked_bytes + plan.tile.unpacked_bytes
+        assert rewritten <= core.REPACK_LIMIT
+        assert plan.workspace_bytes == plan.tile.packed_bytes + rewritten
         _check_mma_plan(plan.tile, one, direction, dtype, multiprocessors)
         return
     if isinstance(plan.tile, core.HopperWeightTensorPlan):

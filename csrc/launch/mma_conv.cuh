@@ -10,6 +10,7 @@
 #include "correlation.cuh"
 #include "kernel_launch.cuh"
 #include "repack.cuh"
+#include "unpack.cuh"
 
 namespace deconv {
 
@@ -19,7 +20,7 @@ mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& pl
   set_images<T>(p, problem, operands);
   p.source_group = p.source_channels * p.source_c;
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.vector_result = mma_vector_result(problem, plan) && is_aligned(p.result, 16);
+  p.vector_result = plan.unpack || (mma_vector_result(problem, plan) && is_aligned(p.result, 16));
   for (int a = 0; a < 2; ++a) {
     const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
     for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
@@ -85,7 +86,9 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
   const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
   const bool vector = vector_source(problem) && is_aligned(params.source, 16);
   const Correlation c = correlation(problem);
-  T* const repacked = reinterpret_cast<T*>(static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes);
+  unsigned char* const after_weights = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
+  T* const repacked = reinterpret_cast<T*>(after_weights);
+  T* const unpacked = reinterpret_cast<T*>(after_weights + plan.repacked_bytes);
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
     mma::ConvParams<T> p = params;
     p.batch = static_cast<int>(std::min<int64_t>(plan.slice, problem.batch - first));
@@ -104,9 +107,22 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
       p.source_w = layout.stride[3];
       p.source_group = layout.size[1] / problem.groups;
     }
+    T* const result = p.result;
+    if (plan.unpack) {
+      const Tensor4 layout = dense(c.result.size, Layout::kChannelsLast);
+      p.result = unpacked;
+      p.result_n = layout.stride[0];
+      p.result_m = layout.stride[1];
+      p.result_h = layout.stride[2];
+      p.result_w = layout.stride[3];
+    }
     error = plan.repack ? launch_mma_tile<T, kSplit, kRepacked>(p, stream)
             : vector    ? launch_mma_tile<T, kSplit, mma::SourceKind::kVector>(p, stream)
                         : launch_mma_tile<T, kSplit, mma::SourceKind::kAny>(p, stream);
+    if (plan.unpack && error == cudaSuccess) {
+      error = launch_unpack<T>(unpacked, result, p.batch, static_cast<int>(c.result.size[2] * c.result.size[3]),
+                               static_cast<int>(c.result.size[1]), stream);
+    }
   }
   return error;
 }
