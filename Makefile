@@ -40,12 +40,12 @@ NO_KERNELS := nvcc is missing
 endif
 
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
-EMULATOR := $(shell find tests/emulator -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+EMULATOR := $(shell find tests/emulator tests/host_core -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 # What decides about the extension besides the sources; the build starts again when it changes.
 BUILD_SETTINGS := $(TORCH) $(KERNELS) $(FORCE_CUDA) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 
-# ninja's progress without the compiler's commands: [3/74] csrc/launch/merged.cu
-PROGRESS := sed -u -E 's~^(\[[0-9]+/[0-9]+\]) .* ([^ ]*/)?(csrc/[^ ]+\.(cpp|cu)) .*~\1 \3~'
+# ninja's progress without the compiler's commands: [3/74] csrc/families/launch.cu
+PROGRESS := sed -u -E 's~^(\[[0-9]+/[0-9]+\]) .* ([^ ]*/)?((csrc|build/instances)/[^ ]+\.(cpp|cu)) .*~\1 \3~'
 
 .PHONY: help build demo test test-slow kernels lint format docs wheel wheel-retag wheel-audit wheel-proof sdist-proof clean distclean FORCE
 .DELETE_ON_ERROR:
@@ -155,7 +155,7 @@ build/settings: FORCE
 	@echo '$(BUILD_SETTINGS)' | cmp -s - $@ || echo '$(BUILD_SETTINGS)' > $@
 
 # --force: setuptools does not look at flags; ninja then decides what to compile.
-$(EXTENSION): $(filter-out csrc/host_core_module.cpp,$(CSRC)) setup.py build/settings $(STAMPS)/torch
+$(EXTENSION): $(CSRC) csrc/launch/instances.py setup.py build/settings $(STAMPS)/torch
 	$(if $(NO_KERNELS),@echo 'Building without CUDA kernels: $(NO_KERNELS). FORCE_CUDA=1 builds them all the same.')
 	$(KERNELS) $(PY) setup.py build_ext --inplace --force | $(PROGRESS)
 	touch $@

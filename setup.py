@@ -7,9 +7,11 @@ The build needs no GPU and fetches nothing. What is missing ends it at once, in 
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -83,7 +85,11 @@ def nvcc_refusal(nvcc: Path) -> str | None:
     return f"{nvcc} does not compile for {architectures()} ({reason}); {advice}"
 
 
-HEADERS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.h", "*.cuh") for path in (ROOT / "csrc").rglob(pattern))
+def relative(paths: Iterable[Path]) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+HEADERS = relative(path for pattern in ("*.h", "*.cuh") for path in (ROOT / "csrc").rglob(pattern))
 
 
 class Build(cpp_extension.BuildExtension):
@@ -135,13 +141,13 @@ def architecture_flags() -> list[str]:
 def extension() -> Extension:
     toolkit = find_toolkit()
     cuda = wants_kernels() and toolkit is not None  # a missing toolkit ends the build, but not an sdist
-    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp"))
-    sources.remove("csrc/host_core_module.cpp")
+    sources = relative((ROOT / "csrc").rglob("*.cpp"))
     flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
     options = {
         "name": "deconv_ext._C",
         "py_limited_api": LIMITED_API,
         "depends": HEADERS,
+        "include_dirs": [str(ROOT / "csrc")],
         # libtorch.so re-exports what the build needs from its parts, so it must be named although no symbol is its own.
         # libstdc++ goes first, for torch happens to export pieces of its own libstdc++ too.
         "extra_link_args": [
@@ -160,7 +166,9 @@ def extension() -> Extension:
         # The CUDA runtime is linked in, so nvcc's version need not be that of torch.
         cpp_extension._check_cuda_version = lambda *_: None
         archs = architectures()
-        sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc" / "launch").glob("*.cu"))
+        write_instances = runpy.run_path(str(ROOT / "csrc" / "launch" / "instances.py"))["write"]
+        sources += relative((ROOT / "csrc").rglob("*.cu"))
+        sources += relative(write_instances(ROOT / "csrc", ROOT / "build" / "instances"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
         flags += ["-DDECONV_HOPPER"] if any(arch.startswith(HOPPER) for arch in archs.split()) else []
         nvcc_flags = ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]

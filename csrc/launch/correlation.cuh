@@ -1,8 +1,8 @@
 // What every launcher of forward and grad_input tells its kernel, as a correlation (taps.h): members by their names.
 #pragma once
 
-#include "../correlation.h"
-#include "../operands.h"
+#include "core/correlation.h"
+#include "core/operands.h"
 
 namespace deconv {
 

@@ -1,11 +1,11 @@
-#include "kernel_launch.cuh"
+#include "launch/kernel_launch.cuh"
 
 #include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
 
-#include "../launch.h"
+#include "families/launch.h"
 
 namespace deconv {
 

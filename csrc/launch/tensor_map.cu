@@ -1,13 +1,13 @@
-#include "tensor_map.h"
+#include "launch/tensor_map.h"
 
 #include <cuda_runtime.h>
 
 #include <array>
 
-#include "../correlation.h"
-#include "../hopper_planes_plan.h"
-#include "../tap_span.h"
-#include "../tensor_core_problem.h"
+#include "core/correlation.h"
+#include "core/tap_span.h"
+#include "families/igemm_sm90/plan_1tap.h"
+#include "planner/tensor_core_limits.h"
 
 namespace deconv {
 namespace {

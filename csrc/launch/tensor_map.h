@@ -3,12 +3,12 @@
 
 #include <cuda.h>
 
-#include "../col2im_hopper_plan.h"
-#include "../hopper_folded_plan.h"
-#include "../hopper_pictures_plan.h"
-#include "../hopper_plan.h"
-#include "../hopper_strided_plan.h"
-#include "../problem.h"
+#include "core/problem.h"
+#include "families/col2im/plan_sm90.h"
+#include "families/col2im/plan_whole_images.h"
+#include "families/igemm_sm90/plan.h"
+#include "families/igemm_sm90/plan_all_phases.h"
+#include "families/igemm_sm90/plan_stride2.h"
 
 namespace deconv {
 

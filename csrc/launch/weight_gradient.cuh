@@ -1,8 +1,8 @@
 // What every launcher of grad_weight tells its kernel: members by their names.
 #pragma once
 
-#include "../operands.h"
-#include "../problem.h"
+#include "core/operands.h"
+#include "core/problem.h"
 
 namespace deconv {
 

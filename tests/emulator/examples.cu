@@ -1,9 +1,9 @@
 // Small kernels, right and wrong on purpose: what the emulator must let pass and what it must find.
 #include "examples.h"
 
-#include "kernels/hopper/async.cuh"
-#include "kernels/hopper/wgmma.cuh"
-#include "kernels/tensor_core.cuh"
+#include "device/mma_sm80.cuh"
+#include "device/tma_sm90.cuh"
+#include "device/wgmma_sm90.cuh"
 #include "launch/kernel_launch.cuh"
 
 namespace deconv {

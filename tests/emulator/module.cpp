@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "examples.h"
-#include "launch.h"
+#include "families/launch.h"
 #include "machine.h"
 
 namespace py = pybind11;

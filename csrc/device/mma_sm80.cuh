@@ -1,0 +1,122 @@
+// The instructions of tensor cores from compute capability 8.0 on, with names: fragments of operands, products; and the
+// asynchronous copies that bring them. Earlier GPUs get empty kernels, and no plan.
+//
+// A product takes 32 bytes of the sum's dimension: 16 elements of 16 bits, or 8 of float32. In 32-bit words all element
+// types have one layout:
+//   operand A, 16 rows x 8 words:     lane holds words (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
+//   operand B, 8 columns x 8 words:   lane holds words (g, t), (g, t + 4)
+//   sums, 16 rows x 8 columns:        lane holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
+// with g = lane / 4, t = lane % 4.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "device/cp_async.cuh"
+#include "device/primitives.cuh"
+
+namespace deconv {
+
+__device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared_8(uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// Four 8x8 matrices of 16 bits, or 8x4 words; lane i has the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+
+// The same of 16 bits, each matrix transposed: a lane has two neighbouring rows of one column.
+__device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Two of them; lanes 0 to 15 have the addresses.
+__device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(v[0]), "=r"(v[1])
+               : "r"(address)
+               : "memory");
+}
+
+// Of two neighbours of such matrices, each row of four lanes, the one that begins `rows` later than the first.
+__device__ __forceinline__ uint32_t turned(uint32_t first, uint32_t second, int rows, int lane) {
+  return __shfl_sync(~0u, lane / 4 < rows ? second : first, (lane + 4 * rows) % 32);
+}
+
+__device__ __forceinline__ uint32_t transposed(uint32_t fragment) {
+  uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(fragment));
+  return result;
+}
+
+#define DECONV_MULTIPLY_ADD(SHAPE_AND_TYPES)                                                                 \
+  asm("mma.sync.aligned." SHAPE_AND_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                               \
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1))
+
+// sum[16 rows][8 columns] += a[16 rows][32 bytes] * b[32 bytes][8 columns]
+template <class T>
+__device__ __forceinline__ void multiply_add(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void multiply_add<__half>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k16.row.col.f32.f16.f16.f32");
+}
+template <>
+__device__ __forceinline__ void multiply_add<__nv_bfloat16>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k16.row.col.f32.bf16.bf16.f32");
+}
+template <>
+__device__ __forceinline__ void multiply_add<float>(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
+  DECONV_MULTIPLY_ADD("m16n8k8.row.col.f32.tf32.tf32.f32");
+}
+#undef DECONV_MULTIPLY_ADD
+
+__device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
+  uint32_t rounded;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));  // one instruction
+#else
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(value)));
+#endif
+  return rounded;
+}
+// What that leaves, of either sign: so what products of two such parts leave out cancels.
+__device__ __forceinline__ uint32_t rest_of_tf32(uint32_t value) {
+  return __float_as_uint(__uint_as_float(value) - __uint_as_float(round_to_tf32(value)));
+}
+
+}  // namespace deconv

@@ -1,0 +1,41 @@
+// float32 for tensor cores: rounded to TF32, or as two TF32 parts.
+#pragma once
+
+#include <cstdint>
+
+#include "device/mma_sm80.cuh"
+
+namespace deconv::hopper {
+
+__device__ __forceinline__ uint4 round_to_tf32(uint4 values) {
+  return make_uint4(deconv::round_to_tf32(values.x), deconv::round_to_tf32(values.y), deconv::round_to_tf32(values.z),
+                    deconv::round_to_tf32(values.w));
+}
+__device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7F800000u) != 0x7F800000u; }
+
+// The same as an operand of tensor cores, which read the upper 19 bits alone.
+__device__ __forceinline__ uint32_t operand_tf32(uint32_t value) {
+  return fabsf(__uint_as_float(value)) < __int_as_float(0x7F800000) ? value + 0x1000u : value;
+}
+
+// What the tensor cores cut off of a value, rounded to TF32; NaN if the value is Inf or NaN.
+__device__ __forceinline__ uint32_t low_part(uint32_t value) {
+  return deconv::round_to_tf32(__float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xFFFFE000u)));
+}
+__device__ __forceinline__ uint4 low_parts(uint4 values) {
+  return make_uint4(low_part(values.x), low_part(values.y), low_part(values.z), low_part(values.w));
+}
+
+// value = high + low + an error below 2^-21 |value|, where the tensor cores read the upper 19 bits of `high` alone: the
+// value itself serves. For grad_weight, which does not compute again what is not finite: that has a low part of zero.
+struct SplitFloat {
+  uint32_t high, low;
+};
+__device__ __forceinline__ SplitFloat split_float(uint32_t value) {
+  const float number = __uint_as_float(value);
+  // Rounded by an addition: a finite low part is far from overflow, and what cvt takes is four times as slow.
+  const uint32_t low = __float_as_uint(number - __uint_as_float(value & 0xFFFFE000u)) + 0x1000u;
+  return {number == number ? value : 0x7FFFFFFFu, is_finite(number) ? low : 0};
+}
+
+}  // namespace deconv::hopper

@@ -1,0 +1,474 @@
+// col2im family, forward and grad_input of stride 1:
+//   product[m, tap][i] = sum over c of  w[c, m, tap] * source[c, i];
+//   result[m, o] = bias[m] + sum over taps of  product[m, tap][the source pixel that o reads by that tap].
+//
+// Few result channels leave an implicit GEMM's tiles empty, or filled with zeros where phases share a tile. Here every
+// tap of every channel is a row of its own, so each source pixel is read and multiplied once, without a zero: a plain
+// GEMM on tensor cores (mma.sync), whose products meet in shared memory.
+//
+// A block keeps the weights of one *pass* (group, channels m) in shared memory, as the tensor cores want them, and
+// walks down *segments* (image, strip of columns, rows), some source rows a step. Its warps go their own ways, as far
+// ahead of each other as there is room:
+//   bringing warps:     source rows -> a ring of stages of some channels, by asynchronous copies;
+//   multiplying warps:  row_tiles tiles of 16 rows x 32 pixels, summed over all channels in registers; then products ->
+//                       a ring of source rows;
+//   adding warps:       the results whose last row has come, sums in a fixed order -> memory.
+// Three TF32 products of an infinity are NaN, so products that are not finite are computed again.
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "device/mma_sm80.cuh"
+#include "families/col2im/params.cuh"
+#include "families/col2im/scatter_add.cuh"
+
+namespace deconv::col2im_family {
+
+// Named barriers.
+inline constexpr int kPrepared = 1, kOffsets = 2;
+
+// Elements from an image's first pixel to the one in a place of a stage; -1 outside the image, and where nothing is
+// staged.
+template <class T>
+__device__ __forceinline__ int source_offset(const ConvParams<T>& p, const Segment& place, int step, int pixel) {
+  const Col2imConvPlan& plan = p.plan;
+  const int row = p.by_pitch.quotient(pixel), column = pixel - row * plan.pitch;
+  const int h = place.h + plan.origin_h + step * plan.rows + row, w = place.w + plan.origin_w - plan.lead + column;
+  const bool inside = row < plan.rows && h >= 0 && h < p.axis[0].source_size && w >= 0 && w < p.axis[1].source_size;
+  return inside ? static_cast<int>(h * p.source_h + w * p.source_w) : -1;
+}
+
+template <class T>
+__device__ __forceinline__ const T* source_image(const ConvParams<T>& p, int n, int group) {
+  return p.source + n * p.source_n + static_cast<int64_t>(group) * p.source_channels * p.source_c;
+}
+
+// The place of a staged pixel's products in a row of products; -1 where nothing was staged. ring: of the step.
+template <class T>
+__device__ __forceinline__ int place_pixel(const ConvParams<T>& p, int pixel, int ring) {
+  const Col2imConvPlan& plan = p.plan;
+  const int row = p.by_pitch.quotient(pixel), of_ring = ring + row;
+  if (row >= plan.rows) return -1;
+  return (of_ring >= plan.ring_rows ? of_ring - plan.ring_rows : of_ring) * plan.pitch + pixel - row * plan.pitch;
+}
+
+// The products of 16 * row_tiles rows from first_row on and of a warp's pixels that are not finite once more, one
+// multiplication after the other.
+template <class T>
+__device__ __noinline__ void repair(const ConvParams<T>& p, float* products, const Segment place, int step, int ring,
+                                    int first_row, int first_pixel, int group, int first_m) {
+  constexpr int kPixels = 8 * kCol2imPixelTiles;
+  const int all_rows = p.plan.channels * static_cast<int>(p.by_taps.divisor);
+  __syncwarp();
+  for (int i = threadIdx.x % 32; i < 16 * p.plan.row_tiles * kPixels; i += 32) {
+    const int row = first_row + i / kPixels, pixel = first_pixel + i % kPixels, at = place_pixel(p, pixel, ring);
+    if (row >= all_rows || at < 0 || isfinite(products[row * p.plan.product_pitch + at])) continue;
+    const T* weight = p.weight + group * p.weight_group + first_m * p.weight_m + weight_of_row(p, row);
+    const int offset = source_offset(p, place, step, pixel);
+    const T* from = source_image(p, place.n, group) + max(offset, 0);
+    float sum = 0;
+    for (int c = 0; offset >= 0 && c < p.source_channels; ++c) {
+      sum += widen(from[c * p.source_c]) * widen(weight[c * p.weight_c]);
+    }
+    products[row * p.plan.product_pitch + at] = sum;
+  }
+}
+
+// Row tiles and bytes of a copy are branches of the warps that they concern, so that adding is compiled once: a block
+// has its SM to itself, and the registers that the widest branch wants are there.
+template <class T, int kParts>
+class ConvBlock {
+  static constexpr int kPixelTiles = kCol2imPixelTiles;
+  static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kDepth = 2 * kUnit;  // of one product
+  static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
+  static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
+  static constexpr int kBringThreads = 32 * kCol2imBringWarps;
+  template <int kRowTiles>
+  using Sums = float[kRowTiles][kPixelTiles][4];
+
+ public:
+  __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
+      : p(params), plan(params.plan), share(share_of_block(params)), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+    weights = reinterpret_cast<uint4*>(shared);
+    source = shared_address(shared) + plan.source_at;
+    products.at = reinterpret_cast<float*>(shared + plan.products_at);
+    unsigned char* at = shared + plan.tables_at;
+    stages.full = shared_address(at);
+    stages.empty = stages.full + 8 * kCol2imMostSlots;
+    stages.slots = plan.slots;
+    products.steps.full = stages.full + 16 * kCol2imMostSlots;
+    products.steps.empty = products.steps.full + 16;
+    products.steps.slots = 2;
+    products.taps[0] = reinterpret_cast<int4*>(at + kCol2imBarrierBytes);
+    products.taps[1] = products.taps[0] + p.axis[0].phases();
+    offsets = reinterpret_cast<int*>(products.taps[1] + p.axis[1].phases());
+  }
+
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < plan.slots; ++slot) {
+        barrier_init(stages.full + 8 * slot, 2 * kBringThreads);
+        barrier_init(stages.empty + 8 * slot, kMultiplyThreads);
+      }
+      for (int slot = 0; slot < products.steps.slots; ++slot) {
+        barrier_init(products.steps.full + 8 * slot, kMultiplyThreads);
+        barrier_init(products.steps.empty + 8 * slot, kAddThreads);
+      }
+    }
+    if (p.column_bytes == 0) clear_source();
+    __syncthreads();
+    if (warp >= kCol2imMultiplyWarps + kAddWarps) {
+      switch (p.column_bytes) {
+        case 16: bring_all<16>(); break;
+        case 4: bring_all<4>(); break;
+        default: bring_all<0>();
+      }
+      return;
+    }
+    prepare();
+    named_barrier_sync(kPrepared, kMultiplyThreads + kAddThreads);
+    if (warp < kCol2imMultiplyWarps) {
+      p.column_bytes > 0 ? multiply_rows<true>() : multiply_rows<false>();
+    } else {
+      AddingWarp<ConvParams<T>, kAddWarps, kCol2imMostUnits>(p, products, share, warp - kCol2imMultiplyWarps, lane)
+          .run();
+    }
+  }
+
+ private:
+  const ConvParams<T>& p;
+  const Col2imConvPlan& plan;
+  uint4* weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
+  uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
+  Products products;
+  Ring stages;  // of the source
+  int* offsets;  // shared, by units: of the staged pixels, in the step that is brought next
+  const Share share;
+  const int warp, lane;
+
+  // --- once a block ---
+
+  // Pixels beyond a step's are never staged; what lies there must not look like an infinity.
+  __device__ __forceinline__ void clear_source() const {
+    for (int at = kCol2imUnitBytes * threadIdx.x; at < plan.slots * plan.slot_bytes;
+         at += kCol2imUnitBytes * kThreads) {
+      store_shared_16(source + at, make_uint4(0, 0, 0, 0));
+    }
+  }
+
+  __device__ __forceinline__ void prepare() {
+    constexpr int kPackThreads = kMultiplyThreads + kAddThreads;
+    static_assert(kPackThreads % 128 == 0);
+    products.prepare(p, share, threadIdx.x, kPackThreads);
+    const int tiles = plan.all_row_tiles(), all = plan.all_depth_steps * tiles;
+    const T* from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
+    const int word = threadIdx.x % 4, of_lane = threadIdx.x / 4 % 32;
+    uint32_t* to = reinterpret_cast<uint32_t*>(weights) + threadIdx.x % 128;
+#pragma unroll 4
+    for (int i = threadIdx.x / 128; i < all; i += kPackThreads / 128) {
+      const int step = p.by_row_tiles.quotient(i), tile = i - step * tiles;
+      const int row = tile * 16 + of_lane / 4 + word % 2 * 8;
+      const int c = step * kDepth + (of_lane % 4 + word / 2 * 4) * kWord;
+      const T* at = from + weight_of_row(p, row) + c * p.weight_c;
+      Pack<T, kWord> value{};
+#pragma unroll
+      for (int e = 0; e < kWord; ++e) {
+        if (row < share.rows && c + e < p.source_channels) value.value[e] = at[e * p.weight_c];
+      }
+      const uint32_t bits = *reinterpret_cast<const uint32_t*>(&value);
+      uint32_t* parts = to + (step * kParts * tiles + tile) * 128;
+      parts[0] = sizeof(T) == 4 ? round_to_tf32(bits) : bits;
+      if constexpr (kParts == 2) parts[tiles * 128] = rest_of_tf32(bits);
+    }
+  }
+
+  // --- bringing warps ---
+
+  // Of planes a thread's copies are all of the same few *pieces*: neighbouring columns of a row.
+  template <int kColumnBytes>
+  static constexpr int kPieceColumns = kColumnBytes / static_cast<int>(sizeof(T));
+
+  __device__ __forceinline__ int channel_pitch() const { return plan.pixels() + 8; }  // channels in different banks
+
+  // kColumnBytes: of one copy from a plane; 0 for copies along the channels.
+  template <int kColumnBytes>
+  __device__ __forceinline__ void bring_all() const {
+    constexpr bool kPlanes = kColumnBytes > 0;
+    constexpr int kColumns = kPlanes ? kPieceColumns<kColumnBytes> : 1;
+    constexpr int kPieces = kColumns == 1 ? 2 : 1;  // of a thread, at most
+    const int pieces = plan.pixels() / kColumns;
+    const int thread = threadIdx.x - kMultiplyThreads - kAddThreads;
+    Ring ring = stages;
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
+      const Segment place = place_segment(p, segment);
+      const T* image = source_image(p, place.n, share.group);
+      for (int step = 0; step < plan.steps; ++step) {
+        int piece[kPieces];  // by units a copy finds its pixel in a table
+        if constexpr (kPlanes) {
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i) {
+            piece[i] = source_offset(p, place, step, kColumns * (thread % pieces + i * kBringThreads));
+          }
+        } else {
+          named_barrier_sync(kOffsets, kBringThreads);
+          for (int pixel = thread; pixel < plan.pixels(); pixel += kBringThreads) {
+            offsets[pixel] = source_offset(p, place, step, pixel);
+          }
+          named_barrier_sync(kOffsets, kBringThreads);
+        }
+        for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+          ring.wait_empty();
+          const uint32_t to = source + ring.slot * plan.slot_bytes;
+          if constexpr (kPlanes) {
+#pragma unroll
+            for (int i = 0; i < kPieces; ++i) {
+              if (i * kBringThreads < pieces) {
+                copy_planes<kColumnBytes>(image, piece[i], thread + i * kBringThreads, chunk, to);
+              }
+            }
+          } else if (p.vector_source) {
+            copy_units(image, thread, chunk, to);
+          } else {
+            gather_units(image, thread, chunk, to);
+          }
+          barrier_arrive_with_copies(ring.full_barrier());
+          barrier_arrive(ring.full_barrier());  // for the zeros
+          ring.advance();
+        }
+      }
+    }
+    copy_wait_all();
+  }
+
+  // Some channels of one piece. index: of the piece, and of the channels that are copied at once.
+  template <int kColumnBytes>
+  __device__ __forceinline__ void copy_planes(const T* image, int piece, int index, int chunk, uint32_t to) const {
+    constexpr int kElement = static_cast<int>(sizeof(T)), kColumns = kPieceColumns<kColumnBytes>;
+    const int pieces = plan.pixels() / kColumns, together = max(1, kBringThreads / pieces);  // together: channels
+    const int first = chunk * plan.depth_steps * kDepth;
+    const int depth = min(plan.depth_steps, plan.all_depth_steps - chunk * plan.depth_steps) * kDepth;
+    const int valid = piece >= 0 ? min(depth, p.source_channels - first) : 0;
+    int c = index / pieces;
+    to += (c * channel_pitch() + index % pieces * kColumns) * kElement;
+    const T* from = image + piece + (first + c) * p.source_c;
+    const int to_step = together * channel_pitch() * kElement;
+    const int64_t from_step = together * p.source_c;
+#pragma unroll 4
+    for (; c < valid; c += together, to += to_step, from += from_step) {
+      if constexpr (kColumnBytes == 16) {
+        copy_16(to, from);
+      } else {
+        copy_4(to, from);
+      }
+    }
+    for (; c < depth; c += together, to += to_step) {
+      if constexpr (kColumnBytes == 16) {
+        store_shared_16(to, make_uint4(0, 0, 0, 0));
+      } else {
+        store_shared_4(to, 0);
+      }
+    }
+  }
+
+  // Where 16 bytes of channels of a pixel lie: so that eight neighbouring pixels are in different banks.
+  __device__ __forceinline__ int unit_at(int pixel, int unit) const {
+    const int units = 2 * plan.depth_steps;
+    const int turn = units >= 8 ? pixel : units == 4 ? pixel >> 1 : pixel >> 2;
+    return (pixel * units + (unit ^ (turn & (units - 1)))) * kCol2imUnitBytes;
+  }
+
+  __device__ __forceinline__ void copy_units(const T* image, int thread, int chunk, uint32_t to) const {
+    const int units = 2 * plan.depth_steps, log_units = 31 - __clz(units), together = kBringThreads >> log_units;
+    const int unit = thread & (units - 1), staged = plan.rows * plan.pitch, c = (chunk * units + unit) * kUnit;
+    const bool exists = c < p.source_channels;
+    const T* from = image + c;
+    int pixel = thread >> log_units;
+    to += unit_at(pixel, unit);  // pixels that many apart are turned alike
+#pragma unroll 4
+    for (; pixel < staged; pixel += together, to += kBringThreads * kCol2imUnitBytes) {
+      const int offset = offsets[pixel];
+      if (offset >= 0 && exists) {
+        copy_16(to, from + offset);
+      } else {
+        store_shared_16(to, make_uint4(0, 0, 0, 0));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void gather_units(const T* image, int thread, int chunk, uint32_t to) const {
+    const int units = 2 * plan.depth_steps, staged = plan.rows * plan.pitch;
+    for (int unit = 0; unit < units; ++unit) {
+      const int c = (chunk * units + unit) * kUnit;
+#pragma unroll 2
+      for (int pixel = thread; pixel < staged; pixel += kBringThreads) {
+        const int offset = offsets[pixel];
+        const T* from = image + c * p.source_c + offset;
+        Pack<T, kUnit> values{};
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i, from += p.source_c) {
+          if (offset >= 0 && c + i < p.source_channels) values.value[i] = *from;
+        }
+        store_shared_16(to + unit_at(pixel, unit), *reinterpret_cast<const uint4*>(&values));
+      }
+    }
+  }
+
+  // --- multiplying warps ---
+
+  template <bool kPlanes>
+  __device__ __forceinline__ void multiply_rows() const {
+    static_assert(kCol2imMostRowTiles == 3);
+    switch (plan.row_tiles) {
+      case 1: multiply_all<kPlanes, 1>(); break;
+      case 2: multiply_all<kPlanes, 2>(); break;
+      default: multiply_all<kPlanes, 3>();
+    }
+  }
+
+  // kPlanes: pixels are staged [channel][pixel], else [pixel][channel].
+  template <bool kPlanes, int kRowTiles>
+  __device__ __forceinline__ void multiply_all() const {
+    const int warp_tile = warp / plan.warps_n() * kRowTiles, warp_pixel = warp % plan.warps_n() * 8 * kPixelTiles;
+    Ring ring = stages, kept = products.steps;
+    int row = 0;  // of the ring of products, the one that this step's first source row gets
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
+      for (int step = 0; step < plan.steps; ++step) {
+        Sums<kRowTiles> sums = {};
+        for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+          ring.wait_full();
+          multiply<kPlanes, kRowTiles>(sums, chunk, source + ring.slot * plan.slot_bytes, warp_tile, warp_pixel);
+          ring.release(ring.slot);
+          ring.advance();
+        }
+        kept.wait_empty();
+        keep_products<kRowTiles>(sums, row, warp_tile, warp_pixel);
+        if constexpr (kParts == 2) {
+          if (__any_sync(0xffffffffu, !all_finite<kRowTiles>(sums))) {
+            repair(p, products.at, place_segment(p, segment), step, row, 16 * warp_tile, warp_pixel, share.group,
+                   share.first_m);
+          }
+        }
+        barrier_arrive(kept.full_barrier());
+        kept.advance();
+        row = next_row(plan, row);
+      }
+    }
+  }
+
+  // Operand B of one step of the depth and all of the warp's pixels, of which a lane holds two words each.
+  template <bool kPlanes>
+  __device__ __forceinline__ void load_pixels(uint32_t (&b)[kPixelTiles][2], uint32_t slot, int step,
+                                              int warp_pixel) const {
+    if constexpr (kPlanes && sizeof(T) == 4) {
+      const int pitch = 4 * channel_pitch();
+      const uint32_t at = slot + (step * kDepth + lane % 4) * pitch + 4 * (warp_pixel + lane / 4);
+#pragma unroll
+      for (int j = 0; j < kPixelTiles; ++j) {
+        b[j][0] = load_shared_4(at + 32 * j);
+        b[j][1] = load_shared_4(at + 32 * j + 4 * pitch);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPixelTiles; j += 2) {
+        uint32_t words[4];
+        if constexpr (kPlanes) {
+          const int pixel = warp_pixel + 8 * j + lane / 16 * 8;
+          load_transposed_matrices(words, slot + 2 * ((step * kDepth + lane % 16) * channel_pitch() + pixel));
+        } else {
+          const int pixel = warp_pixel + 8 * j + lane / 16 * 8 + lane % 8;
+          load_matrices(words, slot + unit_at(pixel, 2 * step + lane / 8 % 2));
+        }
+        b[j][0] = words[0], b[j][1] = words[1];
+        b[j + 1][0] = words[2], b[j + 1][1] = words[3];
+      }
+    }
+  }
+
+  template <bool kPlanes, int kRowTiles>
+  __device__ __forceinline__ void multiply(Sums<kRowTiles>& sums, int chunk, uint32_t slot, int warp_tile,
+                                           int warp_pixel) const {
+    const int first = chunk * plan.depth_steps, steps = min(plan.depth_steps, plan.all_depth_steps - first);
+    const int tiles = plan.all_row_tiles();
+#pragma unroll(kParts == 1 ? 2 : 1)
+    for (int step = 0; step < steps; ++step) {
+      uint32_t b[kPixelTiles][2];
+      load_pixels<kPlanes>(b, slot, step, warp_pixel);
+      const uint4* weight = weights + ((first + step) * kParts * tiles + warp_tile) * 32 + lane;
+      if constexpr (kParts == 1) {
+        if constexpr (sizeof(T) == 4) {
+#pragma unroll
+          for (int j = 0; j < kPixelTiles; ++j) b[j][0] = round_to_tf32(b[j][0]), b[j][1] = round_to_tf32(b[j][1]);
+        }
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          const uint4 a = weight[r * 32];
+#pragma unroll
+          for (int j = 0; j < kPixelTiles; ++j) multiply_add<T>(sums[r][j], a, b[j][0], b[j][1]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPixelTiles; ++j) {
+          const uint32_t low0 = rest_of_tf32(b[j][0]), low1 = rest_of_tf32(b[j][1]);
+          const uint32_t high0 = round_to_tf32(b[j][0]), high1 = round_to_tf32(b[j][1]);
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r) {
+            const uint4 high = weight[r * 32], low = weight[(tiles + r) * 32];
+            // Tensor cores cut off their running sum; each step starts from zero and is added in float32.
+            float sum[4] = {};
+            multiply_add<T>(sum, low, high0, high1);
+            multiply_add<T>(sum, high, low0, low1);
+            multiply_add<T>(sum, high, high0, high1);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[r][j][i] += sum[i];
+          }
+        }
+      }
+    }
+  }
+
+  // A lane holds two neighbouring pixels of rows lane / 4 and lane / 4 + 8.
+  template <int kRowTiles>
+  __device__ __forceinline__ void keep_products(const Sums<kRowTiles>& sums, int ring, int warp_tile,
+                                                int warp_pixel) const {
+#pragma unroll
+    for (int j = 0; j < kPixelTiles; ++j) {
+      const int at = place_pixel(p, warp_pixel + 8 * j + lane % 4 * 2, ring);
+      if (at < 0) continue;
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = (warp_tile + r) * 16 + half * 8 + lane / 4;
+          if (row >= share.rows) continue;
+          *reinterpret_cast<float2*>(products.at + row * plan.product_pitch + at) = make_float2(
+              sums[r][j][2 * half], sums[r][j][2 * half + 1]);
+        }
+      }
+    }
+  }
+
+  template <int kRowTiles>
+  __device__ __forceinline__ static bool all_finite(const Sums<kRowTiles>& sums) {
+    float nothing = 0;  // NaN from the first sum on that is not finite
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int j = 0; j < kPixelTiles; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) nothing += 0 * sums[r][j][i];
+      }
+    }
+    return nothing == 0;
+  }
+};
+
+template <class T, int kParts>
+__global__ void __launch_bounds__(col2im_threads(kParts), 1) conv_kernel(const __grid_constant__ ConvParams<T> params) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(16) unsigned char shared[];
+  ConvBlock<T, kParts>(params, shared).run();
+#endif
+}
+
+}  // namespace deconv::col2im_family

@@ -1,0 +1,281 @@
+// The col2im family on Hopper: as conv.cuh, but source rows come by tensor copies and products from wgmma.
+//
+// Pixels are the 64 rows of operand A, taps of channels the rows of operand B, which stays in shared memory. Where
+// channels are adjacent in memory tensor copies bring operand A as the tensor cores want it; where columns are, a warp
+// gathers octets of columns in registers.
+#pragma once
+
+#include <cuda.h>
+
+#include "device/mma_sm80.cuh"
+#include "device/tma_sm90.cuh"
+#include "device/wgmma_sm90.cuh"
+#include "families/col2im/plan_sm90.h"
+#include "families/col2im/scatter_add.cuh"
+#include "families/igemm_sm90/load_weight.cuh"
+
+namespace deconv::col2im_family {
+
+template <class T>
+struct HopperParams {
+  CUtensorMap source_map;
+  Divisor of_channel;  // weights of a block: taps of its channels
+  ConvParams<T, Col2imHopperPlan> conv;
+};
+
+template <class T, bool kPlanes>
+class HopperBlock {
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kWarpgroups = kCol2imWarpgroups, kMultiplyWarps = 4 * kWarpgroups;
+  static constexpr int kProducts = kCol2imChunkBytes / 32;  // of a chunk: 32 bytes of channels each
+  static constexpr int kChannels = 32 / kSize;  // of one of them
+  static constexpr int kChunk = kCol2imChunkBytes / kSize;  // channels
+  static constexpr int kPrepareThreads = 32 * (kMultiplyWarps + kCol2imHopperAddWarps);
+  static constexpr int kPrepared = 1;  // a named barrier
+  static constexpr int kMultiplyRegisters = 120, kOtherRegisters = 80;  // of a thread
+
+ public:
+  __device__ __forceinline__ HopperBlock(const HopperParams<T>& params, unsigned char* shared)
+      : p(params.conv),
+        plan(params.conv.plan),
+        source_map(&params.source_map),
+        of_channel(params.of_channel),
+        share(share_of_block(params.conv)),
+        warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),  // known to be the same in all lanes
+        lane(threadIdx.x % 32) {
+    source = shared_address(shared);
+    weights = source + plan.weights_at;
+    products.at = reinterpret_cast<float*>(shared + plan.products_at);
+    unsigned char* const tables = shared + plan.tables_at;
+    stages.full = shared_address(tables);
+    stages.empty = stages.full + 8 * plan.slots;
+    stages.slots = plan.slots;
+    products.steps.full = stages.full + 16 * plan.slots;
+    products.steps.empty = products.steps.full + 16;
+    products.steps.slots = 2;
+    products.taps[0] = reinterpret_cast<int4*>(tables + 16 * (plan.slots + 2));
+    products.taps[1] = products.taps[0] + p.axis[0].phases();
+  }
+
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < plan.slots; ++slot) {
+        barrier_init(stages.full + 8 * slot, 1);
+        barrier_init(stages.empty + 8 * slot, kMultiplyWarps);
+      }
+      for (int slot = 0; slot < products.steps.slots; ++slot) {
+        barrier_init(products.steps.full + 8 * slot, 32 * kMultiplyWarps);
+        barrier_init(products.steps.empty + 8 * slot, 32 * kCol2imHopperAddWarps);
+      }
+      hopper::barrier_init_fence();
+    }
+    __syncthreads();
+    if (warp < kMultiplyWarps) {
+      hopper::take_registers<kMultiplyRegisters>();
+      prepare();
+      multiply();
+    } else {
+      hopper::leave_registers<kOtherRegisters>();
+      if (warp == kMultiplyWarps + kCol2imHopperAddWarps) {
+        if (lane == 0) bring();
+        return;
+      }
+      prepare();
+      AddingWarp<ConvParams<T, Col2imHopperPlan>, kCol2imHopperAddWarps, kCol2imHopperMostUnits>(
+          p, products, share, warp - kMultiplyWarps, lane)
+          .run();
+    }
+  }
+
+ private:
+  // Operand B: [chunk of channels][row: channel of the result, tap][128 bytes of channels].
+  __device__ __forceinline__ void prepare() const {
+    products.prepare(p, share, threadIdx.x, kPrepareThreads);
+    const T* const from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
+    hopper::fill_operand_b<T, kPrepareThreads>(
+        weights, plan.chunks, plan.operand_rows * kCol2imChunkBytes, p.source_channels, of_channel, kPrepared,
+        [&](int c, int row) { return from[c * p.weight_c + weight_of_row(p, row)]; }, [](int row) { return row; });
+  }
+
+  __device__ __forceinline__ void bring() const {
+    Ring ring = stages;
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
+      const Segment place = place_segment(p, segment);
+      const int w = place.w + plan.origin_w - plan.staged_lead;
+      int h = place.h + plan.origin_h;
+      for (int step = 0; step < plan.steps; ++step, h += plan.rows) {
+        for (int chunk = 0; chunk < plan.chunks; ++chunk, ring.advance()) {
+          ring.wait_empty();
+          hopper::barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes());
+          const int c = chunk * kChunk;
+          hopper::copy_tensor(source + ring.slot * plan.slot_bytes, source_map, ring.full_barrier(), kPlanes ? w : c,
+                              kPlanes ? c : w, h, place.n, share.group);
+        }
+      }
+    }
+  }
+
+  // --- multiplying warps ---
+
+  __device__ __forceinline__ void multiply() const {
+    switch (plan.operand_rows) {
+      case 16: multiply_all<16>(); break;
+      case 32: multiply_all<32>(); break;
+      case 48: multiply_all<48>(); break;
+      case 64: multiply_all<64>(); break;
+      case 96: multiply_all<96>(); break;
+      default: multiply_all<128>();
+    }
+  }
+
+  // Where a lane finds its words of a tile's operand A, from the stage: of 16 bits a row of matrices, else the first of
+  // either half of the rows.
+  struct Words {
+    uint32_t half[2];
+  };
+  __device__ __forceinline__ uint32_t channel_pitch() const { return plan.staged_pitch * kSize; }
+  __device__ __forceinline__ Words find_words(int tile) const {
+    const int octets = plan.staged_pitch / 8;
+    uint32_t half[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int octet = min(8 * tile + 2 * (warp % 4) + i, plan.rows * octets - 1), row = octet / octets;
+      half[i] = row * kChunk * channel_pitch() + (octet - row * octets) * 8 * kSize;
+    }
+    if constexpr (kSize == 2) {
+      const uint32_t at = (lane / 8 % 2 ? half[1] : half[0]) + (lane / 16 * 8 + lane % 8) * channel_pitch();
+      return {{at, at}};
+    } else {
+      const uint32_t at = lane % 4 * channel_pitch() + lane / 4 * kSize;
+      return {{half[0] + at, half[1] + at}};
+    }
+  }
+  __device__ __forceinline__ void gather(uint32_t (&a)[4], const Words& words, uint32_t stage, int k) const {
+    const uint32_t at = stage + k * kChannels * channel_pitch();
+    if constexpr (kSize == 2) {
+      load_transposed_matrices(a, at + words.half[0]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] = hopper::load_shared(at + words.half[j % 2] + j / 2 * 4 * channel_pitch());
+    }
+  }
+
+  template <int kN>
+  __device__ __forceinline__ void multiply_all() const {
+    constexpr int kTiles = col2im_hopper_tiles(kN);
+    const int warpgroup = warp / 4;
+    Words words[kTiles];
+    int place[kTiles][2];  // of a lane's products, from the step's first; -1: nobody wants them
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = warpgroup + kWarpgroups * i;
+      if constexpr (kPlanes) words[i] = find_words(tile);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        place[i][half] = place_pixel(64 * tile + 16 * (warp % 4) + 8 * half + lane / 4);
+      }
+    }
+    Ring ring = stages, kept = products.steps;
+    int row = 0;  // of the ring of products, the one that this step's first source row gets
+    float acc[kTiles][kN / 2] = {};
+    uint32_t a[2][kTiles][4];  // while the tensor cores work on some, the next are gathered
+    for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
+#pragma unroll 1
+      for (int step = 0; step < plan.steps; ++step) {
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) hopper::mma_pin(acc[i]);
+        int held = -1;  // the slot whose products may be under way
+#pragma unroll 1
+        for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+          ring.wait_full();
+          const uint32_t stage = source + ring.slot * plan.slot_bytes;
+          const uint64_t b = hopper::tile_descriptor(weights + chunk * kN * kCol2imChunkBytes, 8 * kCol2imChunkBytes);
+#pragma unroll
+          for (int k = 0; k < kProducts; ++k) {
+            if constexpr (kPlanes) {
+#pragma unroll
+              for (int i = 0; i < kTiles; ++i) gather(a[k % 2][i], words[i], stage, k);
+            }
+            hopper::mma_fence();
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i) {
+              const int accumulate = k > 0 || chunk > 0;
+              if constexpr (kPlanes) {
+                hopper::MmaFromRegisters<T, kN, false>::issue(acc[i], a[k % 2][i], b + 2 * k, accumulate);
+              } else {
+                const uint32_t tile = stage + (warpgroup + kWarpgroups * i) * 64 * kCol2imChunkBytes;
+                hopper::Mma<T, kN>::issue(acc[i], hopper::tile_descriptor(tile, 8 * kCol2imChunkBytes) + 2 * k,
+                                          b + 2 * k, accumulate);
+              }
+            }
+            hopper::mma_commit();
+            hopper::mma_wait<1>();  // those before are done, so their operands are free
+            if (k == 0) ring.release_if(lane == 0 && held >= 0, max(held, 0));
+          }
+          held = ring.slot;
+          ring.advance();
+        }
+        hopper::mma_wait<0>();
+        ring.release_if(lane == 0, held);
+        kept.wait_empty();
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          hopper::mma_pin(acc[i]);
+          keep_products<kN>(acc[i], place[i], row * plan.pitch);
+        }
+        barrier_arrive(kept.full_barrier());
+        kept.advance();
+        row = next_row(plan, row);
+      }
+    }
+  }
+
+  __device__ __forceinline__ int place_pixel(int pixel) const {
+    const int row = pixel / plan.staged_pitch, column = pixel - row * plan.staged_pitch - plan.staged_lead;
+    return row < plan.rows && column >= 0 && column < plan.pitch ? row * plan.pitch + column : -1;
+  }
+
+  // A lane holds of two pixels the products of rows 2 * (lane % 4) and the one after, of each eight. ring: where the
+  // step's first pixel has its place.
+  template <int kN>
+  __device__ __forceinline__ void keep_products(const float (&acc)[kN / 2], const int (&place)[2], int ring) const {
+    const int first = lane % 4 * 2, pitch = plan.product_pitch * 4, all = plan.ring_rows * plan.pitch;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (place[half] < 0) continue;
+      int at = place[half] + ring;
+      if (at >= all) at -= all;
+      const uint32_t to = shared_address(products.at) + at * 4 + first * pitch;
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          hopper::store_shared_if(8 * j + first + b < share.rows, to + (8 * j + b) * pitch,
+                                  __float_as_uint(acc[4 * j + 2 * half + b]));
+        }
+      }
+    }
+  }
+
+  const ConvParams<T, Col2imHopperPlan>& p;
+  const Col2imHopperPlan& plan;
+  const CUtensorMap* source_map;
+  const Divisor of_channel;
+  const Share share;
+  const int warp, lane;
+  Products products;
+  Ring stages;  // of the source
+  uint32_t source;   // shared: [slot], each [row][channel][column] or [row][column][channel]
+  uint32_t weights;  // shared
+};
+
+template <class T, bool kPlanes>
+__global__ void __launch_bounds__(kCol2imHopperThreads, 1)
+    hopper_kernel(const __grid_constant__ HopperParams<T> params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  HopperBlock<T, kPlanes>(params, shared).run();
+#endif
+}
+
+}  // namespace deconv::col2im_family

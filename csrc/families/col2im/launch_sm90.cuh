@@ -1,0 +1,24 @@
+// Launcher of the col2im family on Hopper.
+#pragma once
+
+#include "families/col2im/gemm_sm90.cuh"
+#include "families/col2im/launch.cuh"
+#include "families/launchers.h"
+#include "launch/tensor_map.h"
+
+// instances: launch_col2im_hopper<T>(Col2imHopperPlan): float16, bfloat16, tf32
+namespace deconv {
+
+template <class T>
+cudaError_t launch_col2im_hopper(const Problem& problem, const Col2imHopperPlan& plan, const Operands& operands,
+                                 cudaStream_t stream) {
+  col2im_family::HopperParams<T> p{};
+  col2im_conv_params(p.conv, problem, plan, operands);
+  p.of_channel = divide_by(plan.channels * static_cast<int64_t>(p.conv.by_taps.divisor));
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
+  if (!encode_col2im_map(problem, plan, p.conv.source, &p.source_map)) return cudaErrorInvalidValue;
+  auto* const kernel = plan.planes ? col2im_family::hopper_kernel<T, true> : col2im_family::hopper_kernel<T, false>;
+  return launch_kernel(kernel, plan.blocks, kCol2imHopperThreads, plan.shared_bytes, stream, p);
+}
+
+}  // namespace deconv

@@ -1,0 +1,23 @@
+// The depthwise family's planner (plan.h calls it).
+#pragma once
+
+#include <optional>
+
+#include "families/registry.h"
+
+namespace deconv {
+
+// Nothing where the family does not serve the problem; `considered` then holds the reason.
+std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+// Of layers that enlarge (DepthwiseBlocksPlan), for plan_depthwise.
+std::optional<Plan> plan_depthwise_blocks(const Problem& problem, const Device& device);
+std::optional<Plan> plan_depthwise_packs(const Problem& problem, const Device& device);  // DepthwisePacksPlan
+// Of small kernels (DepthwiseRowsPlan), likewise.
+std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device);
+std::string describe(const DepthwisePlanesPlan& plan, DType dtype);
+std::string describe(const DepthwiseBlocksPlan& plan, DType dtype);
+std::string describe(const DepthwisePacksPlan& plan, DType dtype);
+std::string describe(const DepthwiseRowsPlan& plan, DType dtype);
+std::string describe(const DepthwiseChannelsPlan& plan, DType dtype);
+
+}  // namespace deconv

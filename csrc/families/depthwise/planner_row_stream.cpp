@@ -1,0 +1,171 @@
+// Segments and lanes of the depthwise kernels that walk down rows (kernels/depthwise/rows.cuh).
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "core/taps.h"
+#include "families/depthwise/planner.h"
+#include "planner/cost_model.h"
+
+namespace deconv {
+namespace {
+
+// Warp instructions of a step: by itself, and for each column and channel that a thread loads or stores; counted in
+// machine code for compute capability 9.0, issued at a share of the rate that has room for waits.
+constexpr double kStepCost = 24, kColumnCost = 2, kColumnApartCost = 3, kIssued = 0.6;
+constexpr double kBeginCost = 300;  // of a thread: its place and weights
+constexpr double kMovedOverCopied = 1.2;
+constexpr int64_t kLeastSegmentRows = 4;
+constexpr int kWarp = 32;
+
+bool is_compiled(const Axis& axis) {
+  return any_depthwise_rows([&](auto stride, auto kernel) { return axis.stride == stride && axis.kernel == kernel; });
+}
+
+bool has_multiples(const Tensor4& tensor, int inner, int64_t count) {
+  for (int d = 0; d < 4; ++d) {
+    if (d == inner ? tensor.stride[d] != 1 : tensor.size[d] > 1 && tensor.stride[d] % count != 0) return false;
+  }
+  return true;
+}
+
+bool serves(const Problem& problem, bool channels_inner) {
+  const Axis &h = problem.axis[0], &w = problem.axis[1];
+  if (problem.in_channels != problem.groups || problem.out_channels != problem.groups) return false;
+  const int64_t size = element_size(problem.dtype);
+  if (size > 4 || h.dilation != 1 || w.dilation != 1 || !is_compiled(w)) return false;
+  if (h.kernel != w.kernel || h.stride != w.stride) return false;
+  const int kernel = static_cast<int>(w.kernel), stride = static_cast<int>(w.stride);
+  const int64_t more_padding = w.padding - depthwise_rows_padding(kernel, stride);
+  if (channels_inner) {
+    const int64_t channels = depthwise_rows_channels(static_cast<int>(size), true);
+    return more_padding % stride == 0 && problem.in_channels % channels == 0 && has_multiples(problem.x, 1, channels) &&
+           has_multiples(problem.y, 1, channels);
+  }
+  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, DepthwiseRowsRead::kInput);
+  return more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
+         has_multiples(problem.x, 3, columns) && has_multiples(problem.y, 3, columns * stride);
+}
+
+// The columns of threads, and how threads lie beside each other.
+void set_columns(DepthwiseRowsPlan& p, const Problem& problem, int columns, int channels) {
+  const Axis& w = problem.axis[1];
+  const bool forward = problem.direction == Direction::kForward;
+  p.line_runs = static_cast<int>(forward ? ceil_div(w.output, columns * p.stride) : ceil_div(w.input, columns));
+  if (p.channels_inner) {
+    const int64_t threads = problem.in_channels / channels;
+    // Two warps read twice as much of a pixel at once, which grad_weight's sums of lanes are not made for.
+    const int64_t warps = p.weight_gradient || threads % (2 * kWarp) != 0 ? 1 : 2;
+    p.lanes = static_cast<int>(std::min<int64_t>(warps * kWarp, power_of_two_at_least(threads)));
+    p.parts = p.line_runs;
+    p.channel_blocks = static_cast<int>(ceil_div(threads, p.lanes));
+    p.shift = static_cast<int>((w.padding - depthwise_rows_padding(p.kernel, p.stride)) / p.stride);
+  } else {
+    p.lanes = std::min(kWarp, power_of_two_at_least(p.line_runs));
+    p.parts = static_cast<int>(p.line_runs <= kWarp ? 1 : ceil_div(p.line_runs, kWarp - 2));
+    p.part_runs = static_cast<int>(ceil_div(p.line_runs, p.parts));
+    p.channel_blocks = static_cast<int>(problem.in_channels);
+  }
+}
+
+void set_segments(DepthwiseRowsPlan& p, const Problem& problem, int64_t rows, int64_t segments) {
+  p.segment_rows = static_cast<int>(ceil_div(rows, segments));
+  p.segments = static_cast<int>(ceil_div(rows, p.segment_rows));
+  p.units = static_cast<int64_t>(p.parts) * p.segments * problem.batch;
+  const int64_t threads = p.units * p.lanes;
+  p.threads = static_cast<int>(std::min<int64_t>(kDepthwiseThreads, round_up(threads, kWarp)));
+  p.unit_blocks = static_cast<int>(std::min<int64_t>(INT32_MAX, ceil_div(threads, p.threads)));
+  p.blocks = static_cast<int64_t>(p.unit_blocks) * p.channel_blocks;
+  p.splits = p.weight_gradient ? p.unit_blocks : 1;
+}
+
+// Warp instructions of a thread.
+double thread_cost(const DepthwiseRowsPlan& p, int columns, int channels) {
+  const double products = static_cast<double>(p.kernel * p.kernel * columns * channels);
+  const double moved = columns * (1.0 + p.stride) * channels * (p.channels_inner ? kColumnApartCost : kColumnCost);
+  const int steps = p.segment_rows + depthwise_rows_history(p.kernel, p.stride) - 1;
+  return kBeginCost + steps * (kStepCost + products + moved);
+}
+
+double warps_of(const DepthwiseRowsPlan& p) { return static_cast<double>(p.blocks) * p.threads / kWarp; }
+
+// Rounds of blocks until the last one ends; of many rounds the last need not be full.
+double waves_of(const DepthwiseRowsPlan& p, const Device& device) {
+  constexpr double kMany = 4;
+  const int blocks = depthwise_rows_blocks(p.channels_inner);
+  const double waves = warps_of(p) / (static_cast<double>(device.multiprocessors) * blocks * kDepthwiseThreads / kWarp);
+  return waves > kMany ? waves : std::ceil(waves);
+}
+
+}  // namespace
+
+std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device) {
+  if (!device.has_mma) return std::nullopt;  // its asynchronous copies came with compute capability 8.0
+  const bool forward = problem.direction == Direction::kForward;
+  const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
+  DepthwiseRowsPlan p;
+  p.channels_inner = pixels.stride[1] == 1 && pixels.size[1] > 1;
+  if (!serves(problem, p.channels_inner)) return std::nullopt;
+  const Axis& h = problem.axis[0];
+  p.weight_gradient = problem.direction == Direction::kGradWeight;
+  p.read = forward             ? DepthwiseRowsRead::kInput
+           : p.weight_gradient ? DepthwiseRowsRead::kBoth
+                               : DepthwiseRowsRead::kOutput;
+  p.stride = static_cast<int>(h.stride);
+  p.kernel = static_cast<int>(h.kernel);
+  const int element = static_cast<int>(element_size(problem.dtype));
+  const int channels = depthwise_rows_channels(element, p.channels_inner);
+  const int columns = depthwise_rows_columns(element, p.stride, p.channels_inner, p.read);
+  set_columns(p, problem, columns, channels);
+
+  int64_t rows = h.input;
+  if (forward) {
+    p.first_row = static_cast<int>(h.padding / h.stride);
+    rows = (h.output - 1 + h.padding) / h.stride - p.first_row + 1;
+  }
+  // Segments of which all waves of blocks end first. A thread that writes several lines a step, each in pieces, has
+  // short ones: neighbouring lines then leave soon after each other, which took a sixth of the time less.
+  const int64_t most = ceil_div(rows, kLeastSegmentRows);
+  int64_t segments = most;
+  if (!forward || p.stride == 1 || p.channels_inner) {
+    double least = 0;
+    for (int64_t count = 1; count <= most; count = std::max(count + 1, count * 9 / 8)) {  // tall images: some dozens
+      set_segments(p, problem, rows, count);
+      const double time = waves_of(p, device) * thread_cost(p, columns, channels);
+      if (count == 1 || time < least) segments = count, least = time;
+    }
+  }
+  set_segments(p, problem, rows, segments);
+
+  Plan plan;
+  if (p.splits > 1) {
+    plan.workspace_bytes = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
+  }
+  if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || plan.workspace_bytes > kWorkspaceLimit) {
+    return std::nullopt;
+  }
+  const int step_bytes = depthwise_rows_step_bytes(element, p.stride, p.kernel, p.channels_inner, p.read);
+  p.shared_bytes = p.threads / kWarp * depthwise_rows_ring_bytes(step_bytes);
+  if (p.shared_bytes > device.shared_bytes_per_block) return std::nullopt;
+  p.by_parts = divide_by(p.parts);
+  p.by_segments = divide_by(p.segments);
+  p.by_channel_blocks = divide_by(p.channel_blocks);
+  const double busy = std::min(1.0, warps_of(p) / (8.0 * device.multiprocessors));
+  const double issue = warps_of(p) * thread_cost(p, columns, channels) /
+                       (4.0 * device.multiprocessors * busy * kClock * kIssued);
+  const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
+  plan.tile = p;
+  plan.estimate_ms = 1e3 * std::max(issue, memory);  // without launches, as the family's other estimates
+  return plan;
+}
+
+std::string describe(const DepthwiseRowsPlan& plan, DType dtype) {
+  std::ostringstream text;
+  const int columns = depthwise_rows_columns(static_cast<int>(element_size(dtype)), plan.stride, plan.channels_inner,
+                                             plan.read);
+  text << "down " << plan.segment_rows << " rows, " << columns << " columns a thread x " << plan.lanes
+       << (plan.channels_inner ? " lanes of 4 bytes" : " lanes");
+  return text.str();
+}
+
+}  // namespace deconv

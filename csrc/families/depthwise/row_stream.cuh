@@ -1,0 +1,594 @@
+// Depthwise kernels of small square kernels K and strides S, either layout: one channel a group on either side. Threads
+// walk down the rows. In step t a thread meets row t of the input and the S rows o of the output with o + padding =
+// S t + r, r = 0 .. S-1, its columns of both in registers:
+//
+//   forward:     output[S t - padding + k] += input[t] * weight[k]
+//   grad_input:  grad_input[t - a] += grad_output[S t - padding + r] * weight[S a + r]
+//   grad_weight: grad_weight[S a + r] += input[t - a] * grad_output[S t - padding + r]
+//
+// Then the first S rows of the output, or the input's row of the last a, have all their taps and leave. So every
+// element is used by one thread, once, but for the columns of its neighbours: these come from their registers by
+// shuffles where the width is innermost, and are copied twice where channels are.
+//
+// Rows come to shared memory by asynchronous copies some steps before their step: loads to registers would be waited
+// for together, whatever their step, for they share one of the few counters that a warp waits on.
+#pragma once
+
+#include "device/cp_async.cuh"
+#include "families/depthwise/params.cuh"
+
+namespace deconv {
+
+template <class T>
+using DepthwiseRowsParams = DepthwiseParams<T, DepthwiseRowsPlan>;
+
+// kMoved: bytes that move at once at most, for they lie on their own boundary in memory; an element's bytes, or so many
+// that a thread's pixel is whole (kWhole), or 16.
+template <class T, int kStride_, int kKernel_, bool kChannelsInner_, int kMoved_, DepthwiseRowsRead kRead_>
+struct DepthwiseRowsShape {
+  using Element = T;
+  static constexpr int kStride = kStride_, kKernel = kKernel_;
+  static constexpr bool kChannelsInner = kChannelsInner_;
+  static constexpr int kMoved = kMoved_;
+  static constexpr DepthwiseRowsRead kRead = kRead_;
+  static constexpr bool kWhole = kMoved >= (kChannelsInner ? 4 : 16);
+  static constexpr int kChannels = depthwise_rows_channels(sizeof(T), kChannelsInner);
+  static constexpr int kColumns = depthwise_rows_columns(sizeof(T), kStride, kChannelsInner, kRead);
+  static constexpr int kOutputColumns = kStride * kColumns;
+  static constexpr int kPadding = depthwise_rows_padding(kKernel, kStride);
+  static constexpr int kHistory = depthwise_rows_history(kKernel, kStride);
+  // Columns of the neighbours: of the input that meet a thread's output, and of the output that meet its input.
+  static constexpr int kInputLeft = depthwise_rows_input_left(kKernel, kStride);
+  static constexpr int kInputRight = depthwise_rows_input_right(kKernel, kStride);
+  static constexpr int kOutputLeft = kPadding;
+  static constexpr int kOutputRight = depthwise_rows_output_beside(kKernel, kStride) - kPadding;
+  static constexpr int kBlocks = depthwise_rows_blocks(kChannelsInner);
+};
+
+// kCount neighbours.
+template <bool kWhole, int kCount, class T>
+__device__ __forceinline__ void store_pack(T* at, const float (&values)[kCount]) {
+  if constexpr (kWhole) {
+    *reinterpret_cast<RawPack<T, kCount>*>(at) = narrow<T, kCount>(values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) at[i] = narrow<T>(values[i]);
+  }
+}
+
+// Where a thread is, and what of a line it has.
+template <class Shape>
+struct DepthwiseRowsPlace {
+  using T = typename Shape::Element;
+
+  __device__ __forceinline__ DepthwiseRowsPlace(const DepthwiseRowsParams<T>& p) {
+    BlockIndex block;
+    const int channel_block = block.take(p.plan.by_channel_blocks);  // neighbours in memory at the same time
+    split = block.rest();
+    const int thread = split * p.plan.threads + static_cast<int>(threadIdx.x);
+    const int lane = thread & (p.plan.lanes - 1), unit = thread / p.plan.lanes;
+    const int line = p.plan.by_parts.quotient(unit), part = p.plan.by_parts.remainder(unit);
+    image = p.plan.by_segments.quotient(line);
+    first_row = p.plan.by_segments.remainder(line) * p.plan.segment_rows;
+    is_unit = exists = image < p.batch;
+    if constexpr (Shape::kChannelsInner) {
+      channel = (channel_block * p.plan.lanes + lane) * Shape::kChannels;
+      first_channel = channel - lane % 32 * Shape::kChannels;
+      exists = exists && channel < p.channels;
+      owns = exists;
+      run = part;
+      has_left = has_right = false;
+    } else {
+      channel = first_channel = channel_block;
+      const int of_part = lane - (p.plan.parts > 1 ? 1 : 0);
+      run = part * p.plan.part_runs + of_part;
+      exists = exists && run >= 0 && run < p.plan.line_runs && of_part <= p.plan.part_runs;
+      owns = exists && of_part >= 0 && of_part < p.plan.part_runs;
+      has_left = run > 0;
+      has_right = run < p.plan.line_runs - 1;
+    }
+  }
+
+  // A channel that exists.
+  __device__ __forceinline__ int channel_or_first() const { return exists ? channel : 0; }
+
+  int split, channel, image, first_row;
+  int first_channel;  // of the unit's lanes in this warp
+  int run;  // of the line: which of its columns
+  bool is_unit;  // its threads' part of a line exists
+  bool exists, owns;  // its channel, or columns, exist as well; owns: and is not there for a neighbour alone
+  bool has_left, has_right;  // neighbours by shuffles
+};
+
+// Columns side by side of one line: the first, how many the line has, and how far apart they are in memory.
+struct DepthwiseRowsColumns {
+  int first, of_line;
+  int64_t step;
+
+  template <int kCount>
+  __device__ __forceinline__ bool are_inside() const {
+    return first >= 0 && first + kCount <= of_line;
+  }
+  __device__ __forceinline__ bool is_inside(int i) const {
+    return static_cast<unsigned>(first + i) < static_cast<unsigned>(of_line);
+  }
+};
+
+// Rows of a source as a warp has them in shared memory: of each thread kOwn columns of its own, and where channels are
+// innermost those of its neighbours beside them. A cell is what a thread has of one column, or of all its own ones.
+template <class Shape, int kOwn, int kLeft, int kRight>
+class DepthwiseRow {
+  using T = typename Shape::Element;
+  static constexpr int kChannels = Shape::kChannels;
+  using Cell = RawPack<T, Shape::kChannelsInner ? kChannels : kOwn>;
+  static constexpr int kCell = static_cast<int>(sizeof(Cell));
+
+ public:
+  static constexpr int kSpan = kLeft + kOwn + kRight;
+  // The first column of a thread's cells, from its first own one on.
+  static constexpr int kFirst = Shape::kChannelsInner ? -kLeft : 0;
+  static constexpr int kCells = Shape::kChannelsInner ? kSpan : 1;
+  static constexpr int kBytes = kCells * 32 * kCell;  // of a warp
+
+  // columns: of the thread's cells.
+  __device__ __forceinline__ DepthwiseRow(const DepthwiseRowsParams<T>& p, const DepthwiseRowsPlace<Shape>& place,
+                                          const DepthwiseRowsColumns& columns)
+      : lane_(static_cast<int>(threadIdx.x) & 31), copied_cell_(lane_) {
+    bool exists = place.exists;
+    if constexpr (kTogether > 1) {
+      const int lanes = min(p.plan.lanes, 32), lane = lane_ & (lanes - 1), across = lanes / kTogether;
+      column_ = lane / across;
+      const int first = lane % across * kTogether;  // lane of the first cell
+      exists = place.is_unit && place.first_channel + first * kChannels < p.channels;
+      copied_cell_ += first - lane + column_ * 32;
+      from_first_ = column_ * columns.step + (first - lane) * kChannels;
+    }
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int column = column_ + i * kTogether;
+      const bool is_inside = !Shape::kChannelsInner || columns.is_inside(column);
+      if (exists && is_inside) inside_ |= 1u << i;
+    }
+    from_step_ = kTogether * columns.step;
+  }
+
+  // To shared memory; zeros where the row does not exist, or its columns do not. line: at the thread's first cell.
+  __device__ __forceinline__ void copy(unsigned char* row, const T* line, bool exists) const {
+    const unsigned inside = exists ? inside_ : 0u;
+    const T* from = line + from_first_;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i, from += from_step_) {
+      const bool is_cell = (i + 1) * kTogether <= kCells || column_ + i * kTogether < kCells;
+      copy_cells(row, copied_cell_ + i * kTogether * 32, from, is_cell, (inside >> i & 1u) != 0);
+    }
+  }
+
+  // All lanes of a warp together, after they know their copies to be complete.
+  __device__ __forceinline__ void read(float (&values)[kSpan][kChannels], const unsigned char* row,
+                                       const DepthwiseRowsPlace<Shape>& place) const {
+    const Cell* const cells = reinterpret_cast<const Cell*>(row) + lane_;
+    if constexpr (Shape::kChannelsInner) {
+#pragma unroll
+      for (int i = 0; i < kSpan; ++i) widen<T, kChannels>(values[i], cells[i * 32]);
+    } else {
+      const Cell raw = *cells;
+      float own[kOwn];
+      widen<T, kOwn>(own, raw);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) values[kLeft + i][0] = own[i];
+      constexpr int kWords = kCell / 4, kInWord = kOwn / kWords;
+      static_assert(kLeft <= kOwn && kRight <= kOwn);
+#pragma unroll
+      for (int i = 0; i < kLeft; i += kInWord) {  // the nearest word first
+        float word[kInWord];
+        widen_word(word, shuffle(raw.value[kWords - 1 - i / kInWord], lane_ - 1), place.has_left);
+#pragma unroll
+        for (int e = 0; e < kInWord && i + e < kLeft; ++e) values[kLeft - 1 - i - e][0] = word[kInWord - 1 - e];
+      }
+#pragma unroll
+      for (int i = 0; i < kRight; i += kInWord) {
+        float word[kInWord];
+        widen_word(word, shuffle(raw.value[i / kInWord], lane_ + 1), place.has_right);
+#pragma unroll
+        for (int e = 0; e < kInWord && i + e < kRight; ++e) values[kLeft + kOwn + i + e][0] = word[e];
+      }
+    }
+  }
+
+ private:
+  // Cells beside each other that one copy takes; each of the threads of a unit then has a part of so many columns.
+  static constexpr int kTogether = Shape::kChannelsInner && Shape::kMoved > kCell ? Shape::kMoved / kCell : 1;
+  static constexpr int kCopies = (kCells + kTogether - 1) / kTogether;
+  int lane_, copied_cell_;  // of the warp
+  int column_ = 0;
+  int64_t from_first_ = 0, from_step_;
+  unsigned inside_ = 0;  // a bit for each copy
+
+  // kTogether cells of a row, from `cell` on.
+  static __device__ __forceinline__ void copy_cells(unsigned char* row, int cell, const T* from, bool is_cell,
+                                                    bool exists) {
+    constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
+    if constexpr (kMoved >= 4) {
+      const uint32_t to = shared_address(row) + cell * kCell;
+#pragma unroll
+      for (int at = 0; at < kTogether * kCell; at += kMoved) {
+        copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), exists);
+      }
+    } else if (is_cell) {
+      constexpr int kElements = kCell / static_cast<int>(sizeof(T));
+      float values[kElements] = {};
+      if (exists) {
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) values[i] = widen(from[i]);
+      }
+      reinterpret_cast<Cell*>(row)[cell] = narrow<T, kElements>(values);
+    }
+  }
+  template <class Word>
+  static __device__ __forceinline__ Word shuffle(Word word, int lane) {
+    return __shfl_sync(0xFFFFFFFFu, word, lane & 31);
+  }
+  template <class Word, int kInWord>
+  static __device__ __forceinline__ void widen_word(float (&values)[kInWord], Word word, bool is_inside) {
+    RawPack<T, kInWord> pack;
+    pack.value[0] = is_inside ? word : Word{};
+    widen<T, kInWord>(values, pack);
+  }
+};
+
+// A warp's ring of steps in shared memory: one in use, the others on their way.
+template <class Shape>
+class DepthwiseRowsRing {
+ public:
+  static constexpr int kStepBytes = depthwise_rows_step_bytes(sizeof(typename Shape::Element), Shape::kStride,
+                                                              Shape::kKernel, Shape::kChannelsInner, Shape::kRead);
+  static constexpr int kAhead = depthwise_rows_ahead(kStepBytes);
+
+  __device__ __forceinline__ explicit DepthwiseRowsRing(unsigned char* shared)
+      : begin_(shared + threadIdx.x / 32 * kBytes), next_(begin_) {}
+
+  // Starts the copies of the first steps by copy(where), which is called once a step.
+  template <class Copy>
+  __device__ __forceinline__ void fill(Copy&& copy) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      copy(begin_ + i * kStepBytes);
+      copy_commit();
+    }
+    free_ = begin_ + kAhead * kStepBytes;
+  }
+  // The next step's rows, complete for all lanes; starts the copies of the step so far ahead that takes the place of
+  // the step before.
+  template <class Copy>
+  __device__ __forceinline__ const unsigned char* advance(Copy&& copy) {
+    copy_wait<kAhead - 1>();
+    __syncwarp();
+    copy(free_);
+    copy_commit();
+    free_ = next_;
+    next_ = next_ == begin_ + kAhead * kStepBytes ? begin_ : next_ + kStepBytes;
+    return free_;
+  }
+
+ private:
+  static constexpr int kBytes = depthwise_rows_ring_bytes(kStepBytes);
+  unsigned char *begin_, *next_, *free_;
+};
+
+// The weights of the thread's channels.
+template <class Shape>
+struct DepthwiseRowsWeights {
+  using T = typename Shape::Element;
+  static constexpr int kKernel = Shape::kKernel;
+  float value[kKernel][kKernel][Shape::kChannels];
+
+  __device__ __forceinline__ DepthwiseRowsWeights(const DepthwiseRowsParams<T>& p, int channel) {
+#pragma unroll
+    for (int v = 0; v < Shape::kChannels; ++v) {
+      const T* const at = p.weight(channel + v, 0);
+#pragma unroll
+      for (int i = 0; i < kKernel; ++i) {
+#pragma unroll
+        for (int k = 0; k < kKernel; ++k) {
+          value[i][k][v] = widen(at[i * p.other_stride.h + k * p.other_stride.w]);
+        }
+      }
+    }
+  }
+};
+
+// A thread's columns of a row of the result.
+template <class Shape, int kColumns>
+__device__ __forceinline__ void store_row(typename Shape::Element* line, const DepthwiseRowsColumns& columns,
+                                          const float (&values)[kColumns][Shape::kChannels]) {
+  if constexpr (!Shape::kChannelsInner) {
+    float own[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) own[i] = values[i][0];
+    store_pack<Shape::kWhole, kColumns>(line, own);
+  } else if (columns.are_inside<kColumns>()) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i, line += columns.step) {
+      store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i, line += columns.step) {
+      if (columns.is_inside(i)) store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
+    }
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
+    depthwise_rows_forward(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+#if __CUDA_ARCH__ >= 800
+  using T = typename Shape::Element;
+  constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
+  constexpr int kColumns = Shape::kOutputColumns, kLeft = Shape::kInputLeft;
+  using Row = DepthwiseRow<Shape, Shape::kColumns, kLeft, Shape::kInputRight>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  DepthwiseRowsRing<Shape> ring(shared);
+  static_assert(ring.kStepBytes == Row::kBytes);
+  const DepthwiseRowsPlace<Shape> place(p);
+  const DepthwiseRowsColumns input_columns = {place.run * Shape::kColumns + p.plan.shift + Row::kFirst,
+                                              p.axis[1].source_size, p.source_stride.w};
+  const DepthwiseRowsColumns output_columns = {place.run * kColumns, p.axis[1].result_size, p.result_stride.w};
+  int t = p.plan.first_row + place.first_row - (Shape::kHistory - 1);
+  const T* input = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
+                   t * p.source_stride.h + input_columns.first * p.source_stride.w;
+  int row = t * kStride - p.axis[0].padding;  // of the output
+  T* output = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c + row * p.result_stride.h +
+              output_columns.first * p.result_stride.w;
+  const int steps = p.plan.segment_rows + Shape::kHistory - 1;
+  const int end = min(t + steps, p.axis[0].source_size);
+  const Row rows(p, place, input_columns);
+  const auto copy = [&](unsigned char* to) {
+    rows.copy(to, input, t >= 0 && t < end);
+    ++t;
+    input += p.source_stride.h;
+  };
+  ring.fill(copy);
+
+  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+  float bias[kChannels];
+#pragma unroll
+  for (int v = 0; v < kChannels; ++v) bias[v] = p.bias != nullptr ? widen(p.bias[place.channel_or_first() + v]) : 0.0f;
+
+  // Output rows that wait for further input.
+  constexpr int kWaiting = kKernel - kStride;
+  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels];
+#pragma unroll
+  for (int k = 0; k < kWaiting; ++k) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) waiting[k][c][v] = bias[v];
+    }
+  }
+  for (int step = 0; step < steps; ++step) {
+    float x[Row::kSpan][kChannels];
+    rows.read(x, ring.advance(copy), place);
+#pragma unroll
+    for (int k = 0; k < kKernel; ++k) {
+      float sums[kColumns][kChannels];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int v = 0; v < kChannels; ++v) {
+          float sum = bias[v];
+          if (k < kWaiting) sum = waiting[k][c][v];
+#pragma unroll
+          for (int i = 0; i < Row::kSpan; ++i) {
+            const int tap = c + Shape::kPadding - kStride * (i - kLeft);
+            if (tap >= 0 && tap < kKernel) sum += x[i][v] * weight.value[k][tap][v];
+          }
+          sums[c][v] = sum;
+          if (k >= kStride) waiting[k - kStride][c][v] = sum;
+        }
+      }
+      const bool is_row = static_cast<unsigned>(row + k) < static_cast<unsigned>(p.axis[0].result_size);
+      if (k < kStride && step >= Shape::kHistory - 1 && place.owns && is_row) {
+        store_row<Shape, kColumns>(output + k * p.result_stride.h, output_columns, sums);
+      }
+    }
+    row += kStride;
+    output += kStride * p.result_stride.h;
+  }
+#endif
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
+    depthwise_rows_grad_input(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+#if __CUDA_ARCH__ >= 800
+  using T = typename Shape::Element;
+  constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
+  constexpr int kColumns = Shape::kColumns, kHistory = Shape::kHistory;
+  using Row = DepthwiseRow<Shape, Shape::kOutputColumns, Shape::kOutputLeft, Shape::kOutputRight>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  DepthwiseRowsRing<Shape> ring(shared);
+  static_assert(ring.kStepBytes == kStride * Row::kBytes);
+  const DepthwiseRowsPlace<Shape> place(p);
+
+  const DepthwiseRowsColumns input_columns = {place.run * kColumns, p.axis[1].result_size, p.result_stride.w};
+  const DepthwiseRowsColumns output_columns = {(input_columns.first - p.plan.shift) * kStride + Row::kFirst,
+                                               p.axis[1].source_size, p.source_stride.w};
+  int row = place.first_row * kStride - p.axis[0].padding;  // of grad_output
+  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
+                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  int complete = place.first_row - (kHistory - 1);  // row of grad_input
+  T* input = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c +
+             complete * p.result_stride.h + input_columns.first * p.result_stride.w;
+  const int steps = p.plan.segment_rows + kHistory - 1;
+  const int end = min(row + steps * kStride, p.axis[0].source_size);
+  const Row rows(p, place, output_columns);
+  const auto copy = [&](unsigned char* to) {
+#pragma unroll
+    for (int r = 0; r < kStride; ++r) {
+      rows.copy(to + r * Row::kBytes, output, row >= 0 && row < end);
+      ++row;
+      output += p.source_stride.h;
+    }
+  };
+  ring.fill(copy);
+  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+
+  float waiting[kHistory][kColumns][kChannels] = {};  // sums of row t - 1 - a; those of the last row are never used
+  for (int step = 0; step < steps; ++step) {
+    const unsigned char* const own = ring.advance(copy);
+    float sums[kHistory][kColumns][kChannels];
+#pragma unroll
+    for (int a = 0; a < kHistory; ++a) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+        for (int v = 0; v < kChannels; ++v) sums[a][i][v] = a > 0 ? waiting[a > 0 ? a - 1 : 0][i][v] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kStride; ++r) {
+      float y[Row::kSpan][kChannels];
+      rows.read(y, own + r * Row::kBytes, place);
+#pragma unroll
+      for (int a = 0; a < kHistory; ++a) {
+        if (kStride * a + r >= kKernel) continue;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+          for (int v = 0; v < kChannels; ++v) {
+#pragma unroll
+            for (int k = 0; k < kKernel; ++k) {
+              sums[a][i][v] += y[kStride * i + k][v] * weight.value[kStride * a + r][k][v];
+            }
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < kHistory; ++a) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+        for (int v = 0; v < kChannels; ++v) waiting[a][i][v] = sums[a][i][v];
+      }
+    }
+    if (step >= kHistory - 1 && place.owns && complete < p.axis[0].result_size) {
+      store_row<Shape, kColumns>(input, input_columns, sums[kHistory - 1]);
+    }
+    ++complete;
+    input += p.result_stride.h;
+  }
+#endif
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
+    depthwise_rows_grad_weight(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+#if __CUDA_ARCH__ >= 800
+  using T = typename Shape::Element;
+  constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
+  constexpr int kColumns = Shape::kColumns, kHistory = Shape::kHistory, kWarps = kDepthwiseThreads / 32;
+  using InputRow = DepthwiseRow<Shape, kColumns, 0, 0>;
+  using OutputRow = DepthwiseRow<Shape, Shape::kOutputColumns, Shape::kOutputLeft, Shape::kOutputRight>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  DepthwiseRowsRing<Shape> ring(shared);
+  static_assert(ring.kStepBytes == InputRow::kBytes + kStride * OutputRow::kBytes);
+  const DepthwiseRowsPlace<Shape> place(p);
+
+  const DepthwiseRowsColumns input_columns = {place.run * kColumns, p.axis[1].result_size, p.other_stride.w};
+  const DepthwiseRowsColumns output_columns = {(input_columns.first - p.plan.shift) * kStride + OutputRow::kFirst,
+                                               p.axis[1].source_size, p.source_stride.w};
+  const int steps = p.plan.segment_rows + kHistory - 1;
+  const int end = min(place.first_row + p.plan.segment_rows, p.axis[0].result_size);
+  const int first_output = place.first_row * kStride - p.axis[0].padding;
+  const int output_end = min(first_output + steps * kStride, p.axis[0].source_size);
+  int t = place.first_row, row = first_output;  // to copy next
+  const T* input = p.other + place.image * p.other_stride.n + place.channel * p.other_stride.c + t * p.other_stride.h +
+                   input_columns.first * p.other_stride.w;
+  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
+                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  const InputRow input_rows(p, place, input_columns);
+  const OutputRow output_rows(p, place, output_columns);
+  const auto copy = [&](unsigned char* to) {
+    input_rows.copy(to, input, t < end);
+    ++t;
+    input += p.other_stride.h;
+#pragma unroll
+    for (int r = 0; r < kStride; ++r) {
+      output_rows.copy(to + InputRow::kBytes + r * OutputRow::kBytes, output, row >= 0 && row < output_end);
+      ++row;
+      output += p.source_stride.h;
+    }
+  };
+  ring.fill(copy);
+
+  float sums[kKernel][kKernel][kChannels] = {};
+  float x[kHistory][kColumns][kChannels] = {};  // row t - a
+#pragma unroll(Shape::kWhole ? kHistory : 1)  // so that rows need not move
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int a = kHistory - 1; a > 0; --a) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+        for (int v = 0; v < kChannels; ++v) x[a][i][v] = x[a - 1][i][v];
+      }
+    }
+    const unsigned char* const own = ring.advance(copy);
+    input_rows.read(x[0], own, place);
+    const int here = place.first_row + step;
+#pragma unroll
+    for (int r = 0; r < kStride; ++r) {
+      float y[OutputRow::kSpan][kChannels];
+      output_rows.read(y, own + InputRow::kBytes + r * OutputRow::kBytes, place);
+      const int here_output = first_output + step * kStride + r;
+      if (here_output < 0 || here_output >= output_end) continue;
+#pragma unroll
+      for (int a = 0; a < kHistory; ++a) {
+        // No products of rows that are not there.
+        if (kStride * a + r >= kKernel || here - a < place.first_row || here - a >= end) continue;
+#pragma unroll
+        for (int k = 0; k < kKernel; ++k) {
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+            for (int v = 0; v < kChannels; ++v) {
+              sums[kStride * a + r][k][v] += x[a][i][v] * y[kStride * i + k][v];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  start_dependents();
+  // Sums of lanes, then of warps, in their order. Lanes along the channels keep their own.
+  __shared__ float of_warps[kWarps][kKernel][kChannels][Shape::kChannelsInner ? 32 : 1];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = p.plan.threads / 32;
+  const int kept = Shape::kChannelsInner ? p.plan.lanes : 1;
+#pragma unroll
+  for (int i = 0; i < kKernel; ++i) {
+#pragma unroll
+    for (int k = 0; k < kKernel; ++k) {
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) {
+        float sum = place.owns ? sums[i][k][v] : 0.0f;
+        for (int other = 16; other >= kept; other /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, other);
+        if (lane < kept) of_warps[warp][k][v][lane] = sum;
+      }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < kKernel * kChannels * kept; e += p.plan.threads) {
+      const int of_lane = e & (kept - 1), any = e / kept, v = any % kChannels, k = any / kChannels;
+      float sum = 0;
+      for (int other = 0; other < warps; ++other) sum += of_warps[other][k][v][of_lane];
+      const int channel = place.first_channel + of_lane * kChannels + v;
+      if (channel < p.channels) p.store_weight(place.split, channel, i, k, sum);
+    }
+    __syncthreads();
+  }
+#endif
+}
+
+}  // namespace deconv

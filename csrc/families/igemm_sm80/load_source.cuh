@@ -1,0 +1,159 @@
+// How the source comes into shared memory: the halo of a tile, one chunk of channels of one plane, a row of
+// mma_row_pitch bytes for each pixel, zeros outside the image and past the last channel.
+//
+// Where each pixel of a halo lies is found once for a tile: a table of offsets, negative where the image has no such
+// pixel. A block's threads bring kMmaPassRows pixels at a time, and those that a thread brings in some passes lie
+// together in the table.
+#pragma once
+
+#include "families/igemm_sm80/params.cuh"
+
+namespace deconv::mma {
+
+struct Plane {
+  int h = 0, w = 0;
+};
+
+// kAny: any strides. kVector: 16 bytes of adjacent channels at once. kRounded: the same, of TF32 values.
+enum class SourceKind { kAny, kVector, kRounded };
+
+template <class T, bool kVector>
+class Source {
+ public:
+  // table: shared memory.
+  __device__ __forceinline__ Source(const ConvParams<T>& params, const Work& work, uint32_t table)
+      : p(params), table_(table), channels_(params.source + work.group * params.source_group) {}
+
+  // The places of a tile, in `plane` or, if the table takes all planes, in each.
+  __device__ __forceinline__ void enter(const Tile& tile, Plane plane) {
+    const MmaConvPlan& plan = p.plan;
+    const int step_h = p.axis[0].source_step(), step_w = p.axis[1].source_step();
+    const int first_h = (tile.h + plan.origin_h) * step_h, first_w = (tile.w + plan.origin_w) * step_w;
+    first_ = reinterpret_cast<const char*>(channels_ + tile.n * p.source_n + first_h * p.source_h +
+                                           first_w * p.source_w);
+    for (int i = 0; i < plan.table_planes; ++i) {
+      if (plan.table_planes > 1) plane.h = p.planes_w.quotient(i), plane.w = i - plane.h * plan.planes_w;
+      for (int row = threadIdx.x; row < table_rows(); row += kMmaThreads) {
+        const int line = p.halo_w.quotient(row), image = p.halo_h.quotient(line);
+        const int h = (line - image * plan.halo.h) * step_h + plane.h,
+                  w = (row - line * plan.halo.w) * step_w + plane.w;
+        const bool exists = row < rows() & tile.n + image < p.batch &
+                            static_cast<unsigned>(first_h + h) < static_cast<unsigned>(p.axis[0].source_size) &
+                            static_cast<unsigned>(first_w + w) < static_cast<unsigned>(p.axis[1].source_size);
+        const int64_t offset = (image * p.source_n + h * p.source_h + w * p.source_w) * static_cast<int>(sizeof(T));
+        store_shared_4(place(row, i), exists ? static_cast<uint32_t>(offset) : kOutside);
+      }
+    }
+  }
+
+  // By asynchronous copies: 16 bytes of adjacent channels at once, or 4 bytes of float32.
+  static constexpr bool kCopies = kVector || sizeof(T) == 4;
+  __device__ __forceinline__ void copy(int chunk, Plane plane, uint32_t halo) const {
+    const int channel = first_channel(chunk) + own_channel(), channels = p.source_channels - channel;
+    const int pitch = mma_row_pitch(p.plan.row_bytes), pass_bytes = kMmaPassRows * pitch;
+    const int64_t channel_bytes = p.source_c * static_cast<int64_t>(sizeof(T));
+    const char* const from = first_ + channel * channel_bytes;
+    uint32_t to = halo + own_row() * pitch + own_channel() * static_cast<int>(sizeof(T));
+    uint32_t places = place(own_row(), plane_of_table(plane));
+    const bool both = p.plan.row_bytes > kMmaBandBytes && first_channel(chunk) + kBand<T> < p.source_channels;
+    const int size = channels > 0 ? 16 : 0, second_size = channels > kBand<T> ? 16 : 0;
+#pragma unroll 1
+    for (int left = passes(); left > 0; left -= kMmaTablePasses) {
+      const uint4 offsets = load_shared_16(places);
+#pragma unroll
+      for (int i = 0; i < kMmaTablePasses; ++i) {
+        // No branches, and registers of its own for each copy: it holds on to them for long.
+        const uint32_t offset = (&offsets.x)[i], at = to + i * pass_bytes;
+        const char* const pixel = from + offset;
+        const bool wanted = i < left;
+        if constexpr (kVector) {
+          copy_16_if(wanted, at, pixel, offset != kOutside ? size : 0);
+          copy_16_if(wanted & both, at + kMmaBandBytes, pixel + kMmaBandBytes, offset != kOutside ? second_size : 0);
+        } else {
+          const int exist = offset != kOutside ? channels : 0;
+          copy_words(wanted, at, pixel, 4 * channel_bytes, exist);
+          if (both) {
+            copy_words(wanted, at + kMmaBandBytes, pixel + kBand<T> * channel_bytes, 4 * channel_bytes,
+                       exist - kBand<T>);
+          }
+        }
+      }
+      to += kMmaTablePasses * pass_bytes;
+      places += kTableStep;
+    }
+  }
+
+  // Or (16-bit) through registers, loads now and stores later: a unit is 16 bytes of a pixel. A warp takes one piece of
+  // each band, of kMmaPassRows neighbouring pixels at once.
+  struct Unit {
+    T value[kPiece<T>];
+    uint32_t to;  // kNowhere: none
+  };
+  __device__ __forceinline__ int units(int bands) const { return passes() * bands; }  // of each thread
+  __device__ __forceinline__ Unit load(int index, int end, int bands, int chunk, Plane plane, uint32_t halo) const {
+    static_assert(kMmaPassRows == 32 && kMmaThreads / 32 * 16 == kMmaBandBytes, "a pass of a band for each thread");
+    const int band = bands > 1 ? index & 1 : 0, pass = bands > 1 ? index >> 1 : index;
+    const int row = pass * kMmaPassRows + threadIdx.x % 32, piece = threadIdx.x / 32;
+    const int channel = first_channel(chunk) + band * kBand<T> + piece * kPiece<T>;
+    const uint32_t offset = index < end ? load_shared_4(place(row, plane_of_table(plane))) : kOutside;
+    const int channels = offset != kOutside ? p.source_channels - channel : 0;
+    const T* from = reinterpret_cast<const T*>(first_ + offset) + channel * p.source_c;
+    Unit unit;
+    unit.to = index < end ? halo + row * mma_row_pitch(p.plan.row_bytes) + band * kMmaBandBytes + piece * 16 : kNowhere;
+#pragma unroll
+    for (int i = 0; i < kPiece<T>; ++i, from += p.source_c) {
+      unit.value[i] = i < channels ? *from : narrow<T>(0.0f);
+    }
+    return unit;
+  }
+  __device__ __forceinline__ static void store(const Unit& unit) {
+    Pack<T, kPiece<T>> pack;
+#pragma unroll
+    for (int i = 0; i < kPiece<T>; ++i) pack.value[i] = unit.value[i];
+    if (unit.to != kNowhere) store_shared_16(unit.to, reinterpret_cast<const uint4&>(pack));
+  }
+
+ private:
+  static constexpr uint32_t kOutside = 1u << 31, kNowhere = ~0u;  // kOutside: aligned as a pixel's offset is
+  static constexpr int kTableRows = kMmaPassRows * kMmaTablePasses;  // entries that a warp's loads take together
+  static constexpr int kTableStep = kTableRows * kMmaOffsetBytes;
+
+  __device__ __forceinline__ int rows() const { return static_cast<int>(p.halo_rows.divisor); }
+  __device__ __forceinline__ int passes() const { return (rows() + kMmaPassRows - 1) / kMmaPassRows; }
+  __device__ __forceinline__ int table_rows() const { return (rows() + kTableRows - 1) / kTableRows * kTableRows; }
+  // A pixel's entry; of a thread's passes side by side.
+  __device__ __forceinline__ uint32_t place(int row, int plane) const {
+    const int pass = row / kMmaPassRows;
+    return table_ + plane * table_rows() * kMmaOffsetBytes + row / kTableRows * kTableStep +
+           (row % kMmaPassRows * kMmaTablePasses + pass % kMmaTablePasses) * kMmaOffsetBytes;
+  }
+  __device__ __forceinline__ int plane_of_table(Plane plane) const {
+    return p.plan.table_planes > 1 ? plane.h * p.plan.planes_w + plane.w : 0;
+  }
+  __device__ __forceinline__ int first_channel(int chunk) const {
+    return chunk * (p.plan.row_bytes / static_cast<int>(sizeof(T)));
+  }
+
+  // Which pixel of a pass this thread copies, and which channels of a band: 16 bytes, four threads a pixel, eight
+  // threads pixels that lie half of the banks apart; or every fourth channel, a warp eight pixels and four channels at
+  // once: whole sectors of columns, and all banks.
+  __device__ __forceinline__ static int own_row() {
+    const int lane = threadIdx.x % 32;
+    return threadIdx.x / 32 * 8 + (kVector ? lane / 4 % 2 * 4 + lane / 8 : lane % 8);
+  }
+  __device__ __forceinline__ static int own_channel() {
+    return kVector ? threadIdx.x % 4 * kPiece<T> : threadIdx.x % 32 / 8;
+  }
+  __device__ __forceinline__ static void copy_words(bool wanted, uint32_t to, const char* from, int64_t step,
+                                                    int exist) {
+#pragma unroll
+    for (int i = 0; i < kBand<T>; i += 4, from += step) copy_if<4, true>(wanted, to + 4 * i, from, i < exist);
+  }
+
+  const ConvParams<T>& p;
+  uint32_t table_;
+  const T* channels_;  // of the group
+  const char* first_ = nullptr;  // of the halo, in plane (0, 0), whether it exists or not
+};
+
+}  // namespace deconv::mma

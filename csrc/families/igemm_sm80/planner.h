@@ -1,0 +1,32 @@
+// Planners of the mma family.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "families/igemm_sm80/plan.h"
+
+namespace deconv {
+
+struct Candidate;
+struct Device;
+struct Plan;
+
+std::string describe(const MmaConvPlan& plan, DType dtype);
+std::string describe(const MmaWeightPlan& plan, DType dtype);
+
+// Nothing if the family refuses the problem; `considered` then says why.
+std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+
+// Multiplications and additions of 16-bit operands a cycle and multiprocessor, with mma.sync and float32 sums: data
+// sheets; 9.0 measured on an H200.
+double mma_tensor_rate(int capability);
+
+// Given a base pointer of 16 bytes: whether results leave in packs, 16 bytes of adjacent channels, or 4 bytes of
+// adjacent columns.
+bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan);
+
+}  // namespace deconv

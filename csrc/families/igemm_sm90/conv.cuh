@@ -1,0 +1,665 @@
+// Hopper family, forward and grad_input on tensor cores: the same computation as kernels/gather/conv.cuh.
+//
+// The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
+// serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
+// has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
+// channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
+// weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh). A source of few channels is
+// written as rows of all taps instead (source_im2col.cuh).
+//
+// Where items are too few for all multiprocessors, the blocks of a cluster share one: each adds up a part of the
+// planes and chunks, and they add their sums in the order of their ranks, through each other's shared memory.
+#pragma once
+
+#include "device/tma_sm90.cuh"
+#include "device/wgmma_sm90.cuh"
+#include "families/igemm_sm90/epilogue.cuh"
+#include "families/igemm_sm90/load_source_im2col.cuh"
+#include "families/igemm_sm90/load_source_nchw.cuh"
+#include "families/igemm_sm90/params.cuh"
+
+namespace deconv::hopper {
+
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
+          bool kSplits_, bool kMajorM_, bool kToBlocks_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kPhases = kPhases_;
+  static constexpr int kFold = kFold_;
+  static constexpr int kParts = kParts_;
+  static constexpr int kRowBytes = kRowBytes_;
+  // Weights of one tap and chunk for one warpgroup, one part.
+  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
+  static constexpr HopperSource kSource = kSource_;
+  static constexpr bool kSplits = kSplits_;  // an item is a cluster's
+  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
+  static constexpr bool kToBlocks = kToBlocks_;  // the result's pixels are blocks of another one's
+  static constexpr bool kAsks = hopper_asks(kSource);
+  static constexpr bool kWrites = hopper_writes(kSource, kParts);
+  // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
+  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
+  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
+  static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
+  // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
+  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
+  // HopperResults::kCopied, with channels adjacent and with columns.
+  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
+  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
+                                         !kSplits && !kMajorM;
+  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
+  // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
+  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
+  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
+};
+
+template <class Config>
+class ConvBlock {
+  using T = typename Config::Element;
+  static constexpr int kPhases = Config::kPhases;
+  static constexpr int kRowBytes = Config::kRowBytes;
+  static constexpr int kMultiplyWarps = 8;
+  static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // one for each warpgroup
+  static constexpr int kSumBarrier = 4, kCopyBarriers = 5;  // of these one for each warpgroup
+  static constexpr bool kIsIm2col = Config::kSource == HopperSource::kIm2col;
+
+ public:
+  __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
+      : p(params), plan(params.plan), shared_(shared_address(shared)) {
+    const uint32_t barriers = shared_ + plan.barriers_at;
+    halos_ = {barriers, barriers + 8 * plan.halo_slots, plan.halo_slots};
+    const uint32_t weights = barriers + 16 * plan.halo_slots;
+    weights_ = {weights, weights + 8 * plan.weight_slots, plan.weight_slots};
+    const uint32_t raw = weights + 16 * plan.weight_slots;
+    raw_ = {raw, raw + 8 * plan.raw_slots, plan.raw_slots};
+    nowhere_ = raw + 16 * plan.raw_slots;
+  }
+
+  __device__ __forceinline__ void prepare() const {
+    if (threadIdx.x == 0) {
+      const int consumers = plan.in_turns ? kMultiplyWarps / 2 : kMultiplyWarps;
+      for (int i = 0; i < halos_.slots; ++i) {
+        barrier_init(halos_.full + 8 * i, Config::kSourceWarps);
+        barrier_init(halos_.empty + 8 * i, consumers);
+      }
+      for (int i = 0; i < weights_.slots; ++i) {
+        barrier_init(weights_.full + 8 * i, 1);
+        barrier_init(weights_.empty + 8 * i, consumers);
+      }
+      for (int i = 0; i < raw_.slots; ++i) {
+        barrier_init(raw_.full + 8 * i, 1);
+        barrier_init(raw_.empty + 8 * i, Config::kSourceWarps);
+      }
+      barrier_init_fence();
+    }
+    if constexpr (kIsIm2col) MatrixSource::write_table(p, shared_ + plan.table_at);
+    if constexpr (Config::kSource == HopperSource::kTransposed) {
+      if (plan.raw_boxes * plan.raw_row_bytes < kRowBytes) clear_halos();
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void run() {
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    if (warp < kMultiplyWarps) {
+      if constexpr (Config::kMovesRegisters) take_registers<Config::kMultiplyRegisters>();
+      multiply(warp / 4, warp % 4);
+    } else {
+      if constexpr (Config::kMovesRegisters) leave_registers<Config::kBringRegisters>();
+      if (warp == kMultiplyWarps) {
+        if (threadIdx.x % 32 == 0) bring_weights();
+      } else {
+        bring_source(threadIdx.x - 9 * 32);
+      }
+    }
+  }
+
+ private:
+  using MatrixSource = Im2colSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
+
+  // The segments that this block adds up: the chunks of each plane, one after the other.
+  struct Share {
+    int plane = 0, plane_end, chunk = 0, chunk_end;  // the first, and where the last plane's chunks end
+    int chunks;
+
+    __device__ __forceinline__ int begin(int of_plane) const { return of_plane == plane ? chunk : 0; }
+    __device__ __forceinline__ int end(int of_plane) const { return of_plane == plane_end - 1 ? chunk_end : chunks; }
+  };
+  __device__ __forceinline__ Share share() const {
+    Share share;
+    share.plane_end = plan.planes_h * plan.planes_w;
+    share.chunk_end = share.chunks = plan.chunks;
+    if constexpr (Config::kSplits) {
+      const int rank = cluster_rank(), segments = share.plane_end * plan.chunks;
+      const int first = segments * rank / plan.split, last = segments * (rank + 1) / plan.split - 1;
+      share.plane = first / plan.chunks;
+      share.chunk = first - share.plane * plan.chunks;
+      share.plane_end = last / plan.chunks + 1;
+      share.chunk_end = last - (share.plane_end - 1) * plan.chunks + 1;
+    }
+    return share;
+  }
+  // A cluster has one item.
+  static __device__ __forceinline__ int first_item() {
+    if constexpr (Config::kSplits) return cluster_index();
+    return blockIdx.x;
+  }
+
+  struct Taps {
+    TapRange h, w;
+    __device__ __forceinline__ int count() const { return h.count * w.count; }
+  };
+  __device__ __forceinline__ Taps taps_of(const Phases& phases, int k, int plane) const {
+    const int plane_h = p.planes_w.quotient(plane), plane_w = plane - plane_h * plan.planes_w;
+    Taps taps{p.taps[0][phases.h * plan.planes_h + plane_h], {0, 0, 0}};
+    if (phases.w + k < plan.phases_w) {
+      taps.w = p.taps[1][(phases.w + k) * plan.planes_w + plane_w];
+    }
+    return taps;
+  }
+  // A segment without taps needs no halo, except that a kept halo belongs to all phase groups.
+  __device__ __forceinline__ bool is_idle(const Phases& phases, int plane) const {
+    if (plan.keep_halo) return false;
+    int count = 0;
+#pragma unroll
+    for (int k = 0; k < kPhases; ++k) count += taps_of(phases, k, plane).count();
+    return count == 0;
+  }
+
+  __device__ __forceinline__ void bring_weights() {
+    await_predecessors();
+    Ring ring = weights_;
+    const Share share = this->share();
+    for (int index = first_item(); index < plan.items; index += gridDim.x) {
+      const Item item = find_item(p, index);
+      const unsigned char* column = p.packed + (item.group * plan.m_tiles + item.m_tile) * plan.column_bytes;
+      for (int group = item.phase_begin; group < item.phase_end; ++group) {
+        const Phases phases = phases_of<kPhases>(p, group);
+        for (int plane = share.plane; plane < share.plane_end; ++plane) {
+          for (int chunk = share.begin(plane); chunk < share.end(plane); ++chunk) {
+            for (int k = 0; k < kPhases; ++k) {
+              const Taps taps = taps_of(phases, k, plane);
+              const int segment = (group * plan.planes_h * plan.planes_w + plane) * plan.chunks + chunk;
+              const unsigned char* slots = column + static_cast<int64_t>(segment * kPhases + k) * plan.slots_h *
+                                                        plan.slots_w * plan.stage_bytes;
+              for (int h = 0; h < taps.h.count; ++h) {
+                for (int w = 0; w < taps.w.count; ++w) {
+                  ring.wait_empty();
+                  barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes);
+                  const uint32_t stage = shared_ + plan.weights_at + ring.slot * plan.stage_bytes;
+                  const int tap = (taps.h.k + h * p.tap_step[0]) * p.weight_stride[0] +
+                                  (taps.w.k + w * p.tap_step[1]) * p.weight_stride[1];
+                  if constexpr (Config::kMajorM) {
+                    copy_weight_major_m(p, item, tap, chunk, stage, ring.full_barrier());
+                  } else if (plan.weights == HopperWeights::kMajorK) {
+                    copy_weight<kRowBytes>(p, item, tap, chunk, stage, ring.full_barrier());
+                  } else {
+                    copy_bulk(stage, slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes,
+                              plan.stage_bytes, ring.full_barrier());
+                  }
+                  ring.advance();
+                }
+              }
+            }
+          }
+        }
+      }
+      if (plan.resident_weights) break;
+    }
+  }
+
+  // The halos that this block consumes, in order.
+  struct HaloWalk {
+    const ConvBlock& block;
+    const Share share;
+    int index = first_item(), group = 0, plane = 0, chunk = 0;
+    Item item;
+
+    __device__ __forceinline__ explicit HaloWalk(const ConvBlock& of) : block(of), share(of.share()) { enter_item(); }
+    __device__ __forceinline__ bool more() const { return index < block.plan.items; }
+    __device__ __forceinline__ void next() {
+      if (++chunk < share.end(plane)) return;
+      ++plane;
+      skip_idle();
+    }
+
+   private:
+    __device__ __forceinline__ void enter_item() {
+      while (more()) {
+        item = find_item(block.p, index);
+        group = item.phase_begin;
+        plane = share.plane;
+        if (skip_idle_planes()) return;
+        index += gridDim.x;
+      }
+    }
+    __device__ __forceinline__ void skip_idle() {
+      if (skip_idle_planes()) return;
+      index += gridDim.x;
+      enter_item();
+    }
+    __device__ __forceinline__ bool skip_idle_planes() {
+      while (true) {
+        const Phases phases = phases_of<kPhases>(block.p, group);
+        while (plane < share.plane_end && block.is_idle(phases, plane)) ++plane;
+        chunk = share.begin(plane);
+        if (plane < share.plane_end) return true;
+        if (!Config::kMayWait || block.plan.keep_halo || ++group == item.phase_end) return false;
+        plane = share.plane;
+      }
+    }
+  };
+
+  __device__ __forceinline__ uint32_t halo_slot(const Ring& ring) const {
+    return shared_ + ring.slot * plan.halo_bytes * Config::kParts;
+  }
+
+  // A warp that wrote its share of a halo says so.
+  __device__ __forceinline__ static void hand_over(const Ring& ring, int thread) {
+    fence_to_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(ring.full_barrier());
+  }
+
+  __device__ __forceinline__ void bring_source(int thread) {
+    // So that addresses are kept, not made anew at each use.
+    asm volatile("" : "+r"(shared_), "+r"(halos_.full), "+r"(halos_.empty), "+r"(raw_.full), "+r"(raw_.empty));
+    if (plan.repack) await_predecessors();
+    HaloWalk walk(*this);
+    if (Config::kAsks && thread < 32) {
+      if (thread > 0) return;
+      if constexpr (Config::kSource == HopperSource::kTensor) {
+        ask_for_halos(walk);
+      } else {
+        ask_for_raw_boxes(walk);
+      }
+    } else if constexpr (kIsIm2col) {
+      write_matrices(walk, thread);
+    } else if constexpr (Config::kSource == HopperSource::kTransposed) {
+      transpose_boxes(walk, thread - 32);
+    } else if constexpr (Config::kWrites) {
+      write_halos(walk, Config::kAsks ? thread - 32 : thread);
+    }
+  }
+
+  __device__ __forceinline__ void ask_for_halos(HaloWalk& walk) {
+    Ring ring = halos_;
+    // With two parts a halo that has landed is not yet whole.
+    const uint32_t landed = Config::kParts == 2 ? raw_.full : ring.full;
+    for (; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      copy_halo<kRowBytes>(p, walk.item, walk.plane, walk.chunk, halo_slot(ring), landed + 8 * ring.slot);
+    }
+  }
+
+  // So that channels which no box brings are zeros for good.
+  __device__ __forceinline__ void clear_halos() const {
+    const int bytes = plan.halo_slots * plan.halo_bytes * Config::kParts;
+    for (int at = threadIdx.x * 16; at < bytes; at += Config::kThreads * 16) {
+      store_shared(shared_ + at, make_uint4(0, 0, 0, 0));
+    }
+    fence_to_async_proxy();
+  }
+
+  __device__ __forceinline__ uint32_t raw_slot(const Ring& ring) const {
+    return shared_ + plan.raw_at + ring.slot * plan.raw_slot_bytes;
+  }
+  __device__ __forceinline__ void ask_for_raw_boxes(HaloWalk& walk) {
+    Ring ring = raw_;
+    for (; walk.more(); walk.next()) {
+      for (int box = 0; box < plan.raw_boxes; ++box, ring.advance()) {
+        ring.wait_empty();
+        copy_raw(p, walk.item, walk.plane,
+                 (walk.chunk * kRowBytes + box * plan.raw_row_bytes) / static_cast<int>(sizeof(T)), raw_slot(ring),
+                 ring.full_barrier());
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_matrices(HaloWalk& walk, int thread) {
+    const MatrixSource source(p, thread, shared_ + plan.table_at);
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      source.load(walk.item, walk.chunk, halo_slot(ring));
+      hand_over(ring, thread);
+    }
+  }
+
+  __device__ __forceinline__ void write_halos(HaloWalk& walk, int thread) {
+    const WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps> source(p, thread);
+    Ring raw = raw_;
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
+      if constexpr (Config::kSource == HopperSource::kTensor) {
+        raw.wait_full();
+        source.add_low_parts(halo_slot(ring));
+        raw.advance();
+      } else {
+        ring.wait_empty();
+        source.load(walk.item, walk.plane, walk.chunk, halo_slot(ring));
+      }
+      hand_over(ring, thread);
+    }
+  }
+
+  __device__ __forceinline__ void transpose_boxes(HaloWalk& walk, int thread) {
+    using Source = RawSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
+    const Source source(p, thread);
+    typename Source::Places places;
+    Ring raw = raw_;
+    for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
+      ring.wait_empty();
+      const int skipped = skipped_columns(p, walk.item);
+      if (skipped != places.skipped) source.find_places(places, skipped);
+      for (int box = 0; box < plan.raw_boxes; ++box, raw.advance()) {
+        raw.wait_full();
+        source.transpose(places, raw_slot(raw), box, halo_slot(ring), nowhere_);
+        __syncwarp();
+        if (thread % 32 == 0) raw.release(raw.slot);
+      }
+      hand_over(ring, thread);
+    }
+  }
+
+  // One tap of one chunk.
+  struct Stage {
+    uint64_t weight, source;
+  };
+  __device__ __forceinline__ bool mixes() const { return Config::kMixes || plan.merge > 1; }
+
+  template <int kN>
+  __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
+    constexpr int kRows = 32 / static_cast<int>(sizeof(T));  // of M-major weights, that one instruction takes
+#pragma unroll
+    for (int i = 0; i < kRowBytes / 32; ++i) {
+      if constexpr (Config::kMajorM) {
+        MmaMajorM<T, kN>::issue(acc, stage.weight + (kRows * kRowBytes >> 4) * i, stage.source + 2 * i,
+                                i > 0 || accumulate);
+      } else {
+        Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply(int warpgroup, int warp) {
+    constexpr int kN = 8 * Config::kGroups;
+    const int lane = threadIdx.x % 32;
+    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
+    const ResultTile result(p, warpgroup, warp, lane,
+                            shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
+    const bool leader = lane == 0;  // of its warp: each warp releases for itself
+    const bool releases_weights = leader && !plan.resident_weights;
+    const int first_row = warpgroup == 0
+                              ? 0
+                              : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
+    const int first_weight = plan.tile_m > kHopperTileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
+    const uint32_t first_stage = shared_ + plan.weights_at + first_weight;
+    const uint64_t weight_base = Config::kMajorM ? tile_descriptor_mn(first_stage, 0)
+                                                 : tile_descriptor(first_stage, 8 * kRowBytes, kRowBytes);
+    const uint64_t source_base = tile_descriptor(shared_ + first_row * kRowBytes, plan.group_rows * kRowBytes,
+                                                 kRowBytes);
+    Ring halos = halos_, weights = weights_;
+    const Share share = this->share();
+    float acc[kPhases][kN / 2];
+    // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
+    int lead = plan.skew;
+    if (lead > 0 && warpgroup == 1) {
+      named_barrier_sync(kSkewBarrier, 256);
+      lead = 0;
+    }
+
+    if (plan.in_turns && warpgroup == 1) {
+      skip(find_item(p, blockIdx.x), halos, weights);
+      give_turn(0);
+    }
+    const int step = plan.in_turns ? 2 * gridDim.x : gridDim.x;
+    for (int index = first_item() + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
+      const Item item = find_item(p, index);
+      const bool other_has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
+      if (plan.resident_weights) {
+        weights.slot = 0;
+        weights.parity = 0;
+      }
+      for (int group = item.phase_begin; group < item.phase_end; ++group) {
+        const Phases phases = phases_of<kPhases>(p, group);
+        const bool last_group = group == item.phase_end - 1;
+        const bool last_use = last_group || (Config::kMayWait && !plan.keep_halo);  // of this phase group's halos
+        // The turn is awaited when nothing is left to do before but to wait for this item's halo and weights: before it
+        // a barrier's parity may be that of a round too early.
+        bool awaits_turn = plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin);
+        Ring ring = halos;  // a kept halo is walked again by each phase group
+        // Slots that the products under way read, and which of them this lane releases once those are done: without a
+        // branch between two stages. Whether the next weights have come is asked a stage ahead.
+        int old_weight = 0, old_halo = 0;
+        bool owes_weight = false, owes_halo = false, weights_came = false;
+#pragma unroll
+        for (int k = 0; k < kPhases; ++k) {
+#pragma unroll
+          for (int i = 0; i < kN / 2; ++i) acc[k][i] = 0;
+          mma_pin(acc[k]);
+        }
+        for (int plane = share.plane; plane < share.plane_end; ++plane) {
+          if (is_idle(phases, plane)) continue;
+          Taps taps[kPhases];
+#pragma unroll
+          for (int k = 0; k < kPhases; ++k) taps[k] = taps_of(phases, k, plane);
+          bool has_taps = false;
+#pragma unroll
+          for (int k = 0; k < kPhases; ++k) has_taps |= taps[k].count() > 0;
+          const int chunk_end = share.end(plane);
+          for (int chunk = share.begin(plane); chunk < chunk_end; ++chunk) {
+            if (awaits_turn) await_turn(warpgroup);
+            awaits_turn = false;
+            ring.wait_full();
+            const uint64_t halo = source_base + (ring.slot * plan.halo_bytes * Config::kParts >> 4);
+#pragma unroll
+            for (int k = 0; k < kPhases; ++k) {
+              for (int h = 0; h < taps[k].h.count; ++h) {
+                const int first_row = p.tap_row[0][taps[k].h.first + h];
+                for (int w = 0; w < taps[k].w.count; ++w) {
+                  const int row = first_row + p.tap_row[1][taps[k].w.first + w];
+                  if (!weights_came) weights.wait_full();
+                  const Stage stage{weight_base + (weights.slot * plan.stage_bytes >> 4),
+                                    halo + (row * kRowBytes >> 4)};
+                  if constexpr (Config::kParts == 1) {
+                    mma_fence();
+                    issue<kN>(acc[k], stage, true);
+                    mma_commit();
+                    const int slot = weights.slot;
+                    weights.advance();
+                    weights_came = weights.is_full();
+                    mma_wait<1>();
+                    weights.release_if(owes_weight, old_weight);
+                    ring.release_if(owes_halo, old_halo);
+                    old_weight = slot;
+                    owes_weight = releases_weights;
+                    owes_halo = false;
+                  } else {
+                    add_split(acc[k], stage);
+                    weights.release_if(releases_weights, weights.slot);
+                    weights.advance();
+                    if (lead > 0 && --lead == 0) named_barrier_arrive(kSkewBarrier, 256);
+                  }
+                }
+              }
+            }
+            if (last_use) {  // this halo is done with, once its last products are
+              if (Config::kParts == 1 && has_taps) {
+                old_halo = ring.slot;
+                owes_halo = leader;
+              } else {
+                __syncwarp();  // all lanes have seen it full
+                if (leader) ring.release(ring.slot);
+              }
+            }
+            ring.advance();
+          }
+        }
+        if (awaits_turn) await_turn(warpgroup);  // without any taps
+        if (plan.in_turns && (other_has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
+        mma_wait<0>();
+#pragma unroll
+        for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
+        weights.release_if(owes_weight, old_weight);
+        ring.release_if(owes_halo, old_halo);
+        if (last_use) halos = ring;
+        if constexpr (Config::kSplits) {
+          if (!add_shares(acc[0])) return;
+        }
+        if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
+        result.add_bias(item, acc);
+        if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
+          copy_results(result, item, group, acc, warpgroup);
+        } else {
+          result.store(item, phases, acc);
+          __syncwarp();  // lanes part there, and what follows is for whole warps
+        }
+      }
+      if (lead > 0) {
+        named_barrier_arrive(kSkewBarrier, 256);
+        lead = 0;
+      }
+      if (plan.in_turns && other_has_next) skip(find_item(p, index + gridDim.x), halos, weights);
+    }
+    if (Config::kMayCopy && threadIdx.x % 128 == 0) wait_copies_out();
+  }
+
+  // A warpgroup's results on their way by tensor copies, out of rows that are free again once the copies before have
+  // read them.
+  template <class ResultTile>
+  __device__ __forceinline__ void copy_results(const ResultTile& result, const Item& item, int phase_group,
+                                               const typename ResultTile::Accumulators& acc, int warpgroup) const {
+    const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
+    const bool leader = threadIdx.x % 128 == 0;
+    const auto by_copies = [&](const auto& stage, const auto& copy) {
+      if (leader) wait_copies_out();
+      named_barrier_sync(kCopyBarriers + warpgroup, 128);
+      stage();
+      fence_to_async_proxy();
+      named_barrier_sync(kCopyBarriers + warpgroup, 128);
+      if (leader) copy();
+    };
+    if constexpr (Config::kCopiesColumns) {
+      if (!Config::kCopiesChannels || !plan.channels_adjacent) {
+        by_copies([&] { result.stage_columns(acc, staged); },
+                  [&] { result.copy_staged_columns(item, phase_group, staged); });
+        __syncwarp();
+        return;
+      }
+    }
+    if constexpr (Config::kCopiesChannels) {
+#pragma unroll
+      for (int part = 0; part < ResultTile::kCopies; ++part) {
+        by_copies([&] { result.stage_channels(acc, part, staged); },
+                  [&] { result.copy_staged_channels(item, phase_group, part, staged); });
+      }
+    }
+    __syncwarp();
+  }
+
+  // Adds the sums of a cluster's blocks, for the first of them. Each adds its part of the accumulators, in the order of
+  // ranks, and gives the sums to the first. The only item of these blocks is done with, so nobody else uses what is
+  // overwritten here.
+  template <int kCount>
+  __device__ __forceinline__ bool add_shares(float (&acc)[kCount]) const {
+    constexpr int kBytes = 16, kAhead = 4;
+    const int rank = cluster_rank();
+    const uint32_t own = shared_ + threadIdx.x * kBytes;
+    const auto at = [&](int i) { return own + i * 256 * kBytes; };
+    named_barrier_sync(kSumBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      store_shared(at(i), make_uint4(__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]),
+                                     __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])));
+    }
+    cluster_sync();
+    for (int i = rank; i < kCount / 4; i += plan.split) {
+      float4 sum = load_cluster(at(i), 0);
+      for (int first = 1; first < plan.split; first += kAhead) {
+        float4 value[kAhead];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) value[a] = load_cluster(at(i), min(first + a, plan.split - 1));
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+          if (first + a >= plan.split) break;
+          sum.x += value[a].x, sum.y += value[a].y, sum.z += value[a].z, sum.w += value[a].w;
+        }
+      }
+      store_cluster(at(i), 0, sum);
+    }
+    cluster_sync();
+    if (rank > 0) return false;
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      const uint4 sum = load_shared_vector(at(i));
+      acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
+      acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
+    }
+    return true;
+  }
+
+  // A warpgroup's turn to multiply: given by the other as soon as its own last products are under way. Each turn that
+  // is awaited is given once, so none is given to a warpgroup that has no more.
+  __device__ __forceinline__ static void await_turn(int warpgroup) {
+    named_barrier_sync(kTurnBarriers + warpgroup, 256);
+  }
+  __device__ __forceinline__ static void give_turn(int warpgroup) {
+    named_barrier_arrive(kTurnBarriers + warpgroup, 256);
+  }
+
+  // Moves both rings past the other warpgroup's item. In turns phase groups of an item share its halos.
+  __device__ __forceinline__ void skip(const Item& item, Ring& halos, Ring& weights) const {
+    int halo_count = 0, stage_count = 0;
+    for (int group = item.phase_begin; group < item.phase_end; ++group) {
+      const Phases phases = phases_of<kPhases>(p, group);
+      int planes = 0;
+      for (int plane = 0; plane < plan.planes_h * plan.planes_w; ++plane) {
+        if (is_idle(phases, plane)) continue;
+        ++planes;
+        for (int k = 0; k < kPhases; ++k) stage_count += taps_of(phases, k, plane).count();
+      }
+      halo_count = planes;
+    }
+    halos.skip(halo_count * plan.chunks);
+    weights.skip(stage_count * plan.chunks);
+  }
+
+  // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage
+  // starts from zero and is added here.
+  template <int kHalf>
+  __device__ __forceinline__ void add_split(float (&total)[kHalf], const Stage& stage) const {
+    constexpr int kN = 2 * kHalf;
+    float part[kHalf];
+    const Stage low_source{stage.weight, stage.source + (plan.halo_bytes >> 4)};
+    const Stage low_weight{stage.weight + (Config::kStageBytes >> 4), stage.source};
+    mma_fence();
+    issue<kN>(part, low_source, false);
+    issue<kN>(part, low_weight, true);
+    issue<kN>(part, stage, true);
+    mma_commit();
+    mma_wait<0>();
+    mma_pin(part);
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) total[i] += part[i];
+  }
+
+  const ConvParams<T>& p;
+  const HopperConvPlan& plan;
+  uint32_t shared_;
+  Ring halos_, weights_, raw_;
+  uint32_t nowhere_;  // 16 bytes that nobody reads
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  start_dependents();
+  ConvBlock<Config> block(params, shared);
+  block.prepare();
+  block.run();
+#endif
+}
+
+}  // namespace deconv::hopper

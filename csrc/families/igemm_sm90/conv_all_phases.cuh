@@ -1,0 +1,463 @@
+// Hopper family, forward, and grad_input of stride 1, of few result channels:
+//   result[m, q * stride + phase] = bias[m] + sum over shifts and c of  w[c, m, tap of phase, shift] * source[c, q +
+//   shift]
+// with pixels as operand A and all phases of all channels m as rows of operand B, which stays in shared memory. A phase
+// that has no tap at a shift has zeros there, and a result that is not finite is computed again, for a zero must not
+// meet Inf.
+//
+// Tensor copies bring the halo of a tile, of lines row by row. A warp has strips of it, eight columns of some rows, in
+// registers: a row serves all shifts along the height, and for those along the width there are rows of operand B of
+// their own, whose sums of neighbouring pixels are added up once they are complete, so only so many of the eight
+// columns have results as have all their neighbours. A lane's sums of two rows of operand B are neighbours in memory,
+// and where rows of the result begin at multiples of 16 bytes, they are staged and leave by tensor copies as well.
+#pragma once
+
+#include "core/divisor.h"
+#include "device/mma_sm80.cuh"
+#include "device/predicated_store.cuh"
+#include "device/tma_sm90.cuh"
+#include "device/wgmma_sm90.cuh"
+#include "families/igemm_sm90/epilogue.cuh"
+#include "families/igemm_sm90/load_weight.cuh"
+#include "families/igemm_sm90/plan_all_phases.h"
+#include "lowerings/nonfinite_repair.cuh"
+
+namespace deconv::hopper {
+
+template <class T>
+struct PicturesParams {
+  CUtensorMap source_map, result_map;
+  RepairParams<T> layer;
+  Divisor tiles_w, tiles_h;
+  Divisor taps, kernel, kernel_w;  // taps: of all channels
+  bool pairs;  // results of two rows of operand B are neighbours that one store takes
+  bool copied;  // they are staged and leave by tensor copies
+  HopperPicturesPlan plan;
+};
+
+// A row of operand B: where its result lies from that of a pixel's first, in memory or staged, its phases, of which
+// none is as large, and the bias.
+struct alignas(16) PicturesRow {
+  int at, phase_h, phase_w;
+  float bias;
+};
+inline constexpr int kPicturesNoPhase = INT32_MAX;
+
+template <class T, int kN, int kShifts, PicturesSource kSource>
+class PicturesBlock {
+  static constexpr bool kPlanes = has_planes(kSource), kLines = kSource == PicturesSource::kLines;
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kUnit = 16 / kSize;
+  static constexpr int kMultiplyWarps = 4 * kPicturesWarpgroups;
+  static constexpr int kStageBytes = pictures_stage_channels(kSource);  // of channels
+  static constexpr int kProducts = kStageBytes / 32;  // of a stage: 32 bytes of channels each
+  static constexpr int kTiles = pictures_strip_tiles(kN), kStripRows = pictures_strip_rows(kN);
+  static constexpr int kHalo = kStripRows + kShifts - 1;  // rows
+  static constexpr int kColumns = pictures_strip_columns(kShifts);
+  static constexpr int kAllRows = kShifts * kN;  // of operand B, of a shift along the height
+  static constexpr int kPrepared = 1, kStaged = 2;  // named barriers: of a block; of the first line of strips
+
+ public:
+  static constexpr int kBringRegisters = 56, kMultiplyRegisters = 152;  // of a thread
+
+  __device__ __forceinline__ PicturesBlock(const PicturesParams<T>& params, unsigned char* shared)
+      : p(params), layer(params.layer), plan(params.plan), shared_(shared_address(shared)) {
+    rows = reinterpret_cast<PicturesRow*>(shared + plan.rows_at);
+    places = reinterpret_cast<int*>(rows + kN);
+    tile_step = plan.tile_blocks;
+    const int block = blockIdx.x;
+    first_tile = block / layer.groups;
+    group = block - first_tile * layer.groups;
+  }
+
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x == 0) {
+      const Ring ring = stages();
+      for (int slot = 0; slot < plan.slots; ++slot) {
+        barrier_init(ring.full + 8 * slot, 1);
+        barrier_init(ring.empty + 8 * slot, kMultiplyWarps);
+      }
+      barrier_init_fence();
+    }
+    __syncthreads();
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    if (warp < kMultiplyWarps) {
+      take_registers<kMultiplyRegisters>();
+      prepare();
+      multiply(warp);
+    } else {
+      leave_registers<kBringRegisters>();
+      const int lane = threadIdx.x % 32;
+      if (warp == kMultiplyWarps && (kLines || lane == 0)) bring(lane);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Ring stages() const {
+    const uint32_t barriers = shared_ + plan.barriers_at;
+    return {barriers, barriers + 8 * plan.slots, plan.slots};
+  }
+
+  struct Place {
+    int n, h, w;  // the first pixel
+  };
+  __device__ __forceinline__ Place place_of(int tile) const {
+    const int line = p.tiles_w.quotient(tile), n = p.tiles_h.quotient(line);
+    return {n, (line - n * plan.tiles_h) * plan.tile_rows, (tile - line * plan.tiles_w) * plan.tile_columns};
+  }
+
+  // --- once a block ---
+
+  // The row of operand B of a phase of a channel: in the order of memory.
+  __device__ __forceinline__ int row_of(int phase_h, int m, int phase_w) const {
+    const int phases_w = layer.axis[1].phases(), channels = layer.result_channels;
+    return layer.result_w == 1 ? (phase_h * channels + m) * phases_w + phase_w
+                               : (phase_h * phases_w + phase_w) * channels + m;
+  }
+  struct Phase {
+    int h, m, w;
+  };
+  __device__ __forceinline__ Phase phase_of(int row) const {
+    const int phases_w = layer.axis[1].phases(), inner = layer.result_w == 1 ? phases_w : layer.result_channels;
+    const int h = row / (phases_w * layer.result_channels), rest = row - h * phases_w * layer.result_channels;
+    const int outer = rest / inner, of_outer = rest - outer * inner;
+    return {h, layer.result_w == 1 ? outer : of_outer, layer.result_w == 1 ? of_outer : outer};
+  }
+
+  // Operand B: [chunk of channels][shift][row][128 bytes of channels]. Every tap of every channel has one place there,
+  // which a table says.
+  __device__ __forceinline__ void prepare() const {
+    constexpr int kThreads = 32 * kMultiplyWarps;
+    for (int n = threadIdx.x; n < kN; n += kThreads) {
+      const Phase of = phase_of(n);
+      const bool exists = of.h < layer.axis[0].phases();
+      const int at = p.copied ? of.h * plan.staged_row + of.w * plan.staged_phase + of.m * plan.staged_channel
+                              : static_cast<int>(of.h * layer.result_h + of.w * layer.result_w + of.m * layer.result_m);
+      rows[n] = {at, exists ? of.h : kPicturesNoPhase, of.w,
+                 exists && layer.bias != nullptr ? widen(layer.bias[group * layer.result_channels + of.m]) : 0.0f};
+    }
+    struct Tap {
+      int m, h, w;
+    };
+    const auto tap_of = [&](int index) -> Tap {
+      const int m = p.kernel.quotient(index), tap = index - m * static_cast<int>(p.kernel.divisor);
+      const int h = p.kernel_w.quotient(tap);
+      return {m, h, tap - h * layer.axis[1].kernel};
+    };
+    for (int index = threadIdx.x; index < static_cast<int>(p.taps.divisor); index += kThreads) {
+      const Tap tap = tap_of(index);
+      const TapPlace h = tap_place(layer.axis[0], tap.h), w = tap_place(layer.axis[1], tap.w);
+      const bool exists = h.phase < layer.axis[0].phases() && w.phase < layer.axis[1].phases();
+      const int shift = (h.shift - plan.origin_h) * kShifts + w.shift - plan.origin_w;
+      places[index] = exists ? shift * kN + row_of(h.phase, tap.m, w.phase) : -1;
+    }
+    const T* const from = layer.weight + group * layer.weight_group;
+    const auto load = [&](int c, int index) {
+      const Tap tap = tap_of(index);
+      return from[c * layer.weight_c + tap.m * layer.weight_m + tap.h * layer.weight_h + tap.w * layer.weight_w];
+    };
+    fill_operand_b<T, kThreads>(shared_ + plan.weights_at, plan.chunks, kShifts * kAllRows * kOperandRowBytes,
+                                layer.source_channels, p.taps, kPrepared, load,
+                                [&](int index) { return places[index]; });
+  }
+
+  // Staged columns before the first one that a row of a tile's halo wants.
+  __device__ __forceinline__ int lead_of(const Place& place, int row) const {
+    if constexpr (!kLines) return plan.lead;
+    return static_cast<unsigned>(plan.lead + place.w + (place.h + row) * plan.lead_step) % kUnit;
+  }
+
+  __device__ __forceinline__ void bring(int lane) const {
+    Ring ring = stages();
+    for (int tile = first_tile; tile < plan.tiles; tile += tile_step) {
+      const Place place = place_of(tile);
+      const int h = place.h + plan.origin_h, w = place.w + plan.origin_w;
+      for (int stage = 0; stage < plan.stages; ++stage, ring.advance()) {
+        ring.wait_empty();
+        if (lane == 0) barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes);
+        const uint32_t to = shared_ + ring.slot * plan.slot_bytes;
+        const int c = stage * kStageBytes / kSize;
+        if constexpr (kLines) {
+          __syncwarp();
+          for (int row = lane; row < plan.halo_rows; row += 32) {
+            const int first = (h + row) * layer.axis[1].source_size + w - lead_of(place, row);
+            copy_tensor(to + row * kStageBytes * plan.pitch, &p.source_map, ring.full_barrier(), first, c, 0, place.n,
+                        group);
+          }
+        } else {
+          const int first = w - lead_of(place, 0);
+          copy_tensor(to, &p.source_map, ring.full_barrier(), kPlanes ? first : c, kPlanes ? c : first, h, place.n,
+                      group);
+        }
+      }
+    }
+  }
+
+  // --- multiplying warps ---
+
+  // A warp's strip of a tile: its first row and column.
+  struct Strip {
+    int row, column;
+  };
+  __device__ __forceinline__ Strip strip_of(int warp) const {
+    const int line = warp / plan.strips_w;
+    return {line * kStripRows, (warp - line * plan.strips_w) * kColumns};
+  }
+
+  __device__ __forceinline__ void multiply(int warp) const {
+    const int lane = threadIdx.x % 32;
+    const Strip strip = strip_of(warp);
+    uint32_t first = first_words(strip, lane);
+    asm volatile("" : "+r"(first));  // so that it is kept, not made anew for each stage
+    const int line = warp / plan.strips_w;
+    const bool copies = p.copied && warp - line * plan.strips_w == 0 && lane == 0;
+    const uint32_t staging = shared_ + plan.staged_at + 2 * line * plan.staged_bytes;
+    uint32_t staged = staging;  // and behind it, by turns
+    Ring ring = stages();
+    for (int tile = first_tile; tile < plan.tiles; tile += tile_step) {
+      const Place place = place_of(tile);
+      const Columns columns = columns_of(place, strip, lane);
+      float acc[kTiles][kAllRows / 2];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < kAllRows / 2; ++j) acc[i][j] = 0;
+        mma_pin(acc[i]);
+      }
+#pragma unroll 1
+      for (int stage = 0; stage < plan.stages; ++stage, ring.advance()) {
+        ring.wait_full();
+        const uint32_t halo = shared_ + ring.slot * plan.slot_bytes;
+        const int product = stage * kProducts, chunk = product / 4;  // of operand B's rows
+        const uint64_t b = tile_descriptor(shared_ + plan.weights_at + chunk * kShifts * kAllRows * kOperandRowBytes,
+                                           8 * kOperandRowBytes) +
+                           2 * (product - chunk * 4);
+#pragma unroll
+        for (int k = 0; k < kProducts; ++k) {
+          uint32_t a[kHalo - 1][4];  // of a row and the next
+          mma_wait<0>();
+          gather(a, halo, first, columns, k, lane);
+          mma_fence();
+#pragma unroll
+          for (int h = 0; h < kShifts; ++h) {
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+              MmaFromRegisters<T, kAllRows, false>::issue(acc[t], a[2 * t + h],
+                                                          b + (h * kAllRows * kOperandRowBytes >> 4) + 2 * k, 1);
+            }
+          }
+          mma_commit();
+        }
+        ring.release_if(lane == 0, ring.slot);  // its words are operands by now
+      }
+      mma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) mma_pin(acc[i]);
+      if (!p.copied) {
+        const bool finite = p.pairs ? store<false, true>(place, acc, strip, lane, staged)
+                                    : store<false, false>(place, acc, strip, lane, staged);
+        if (__any_sync(~0u, !finite)) repair<false>(place, strip, lane, staged);
+        continue;
+      }
+      const bool finite = p.pairs ? store<true, true>(place, acc, strip, lane, staged)
+                                  : store<true, false>(place, acc, strip, lane, staged);
+      if (__any_sync(~0u, !finite)) repair<true>(place, strip, lane, staged);
+      fence_to_async_proxy();
+      if (copies) wait_copies_out();  // of the tile before, whose place the next one has
+      named_barrier_sync(kStaged + line, 32 * plan.strips_w);
+      if (copies) copy_out(place, strip, staged);
+      staged = staged == staging ? staging + plan.staged_bytes : staging;
+    }
+    if (copies) wait_copies_out();
+  }
+
+  // A line of a tile's strips; results beyond the image are left out.
+  __device__ __forceinline__ void copy_out(const Place& place, const Strip& strip, uint32_t staged) const {
+    const int h = (place.h + strip.row) * layer.axis[0].result_step(), w = place.w * plan.staged_column;
+    copy_tensor_out(&p.result_map, staged, w, group * layer.result_channels, h, place.n, 0);
+    commit_copies_out();
+  }
+
+  // Where a lane's first words lie in a stage: of planes bytes, without columns, of pixels the pixel.
+  __device__ __forceinline__ uint32_t first_words(const Strip& strip, int lane) const {
+    if constexpr (!kPlanes) return (strip.row + lane / 8 % 2) * plan.pitch + strip.column + lane % 8;
+    const uint32_t pitch = plan.pitch * kSize, row = strip.row * (kStageBytes / kSize) * pitch;
+    return kSize == 4 ? row + lane % 4 * pitch + lane / 4 * kSize
+                      : row + (lane % 8 + lane / 8 % 2 * 8) * pitch + lane / 16 * 8 * kSize;
+  }
+
+  // Where a strip of planes begins: its column and the first row's lead, which of lines differs from row to row. Lines
+  // have other rows' columns beside theirs: whether the image has a lane's.
+  struct Columns {
+    int strip, lead, step;
+    bool exist;
+
+    __device__ __forceinline__ int of_row(int row) const {
+      return strip + (kLines ? static_cast<unsigned>(lead + row * step) % kUnit : lead);
+    }
+  };
+  __device__ __forceinline__ Columns columns_of(const Place& place, const Strip& strip, int lane) const {
+    if constexpr (!kPlanes) return {};
+    const int column = place.w + plan.origin_w + strip.column + lane / 4;
+    return {strip.column, lead_of(place, strip.row), plan.lead_step, column >= 0 && column < layer.axis[1].source_size};
+  }
+
+  // Operand A of eight columns of each row of a strip's halo and of the next.
+  __device__ __forceinline__ void gather(uint32_t (&a)[kHalo - 1][4], uint32_t halo, uint32_t first,
+                                         const Columns& columns, int k, int lane) const {
+    if constexpr (!kPlanes) {
+      const int unit = 2 * k + lane / 16;
+      uint32_t pixel = first;
+#pragma unroll
+      for (int r = 0; r < kHalo - 1; ++r, pixel += plan.pitch) {
+        static_assert(kStageBytes == 64);  // so it is swizzled
+        load_matrices(a[r], halo + pixel * kStageBytes + ((unit ^ (pixel >> 1 & 3)) << 4));
+      }
+      return;
+    }
+    const uint32_t pitch = plan.pitch * kSize, row_bytes = kStageBytes / kSize * pitch;
+    uint32_t at = halo + first;
+    uint32_t words[kHalo][2];  // of each row of the first half of the channels, and of the other
+#pragma unroll
+    for (int r = 0; r < kHalo; ++r, at += row_bytes) {
+      const int column = columns.of_row(r);
+      if constexpr (kSize == 4) {
+        words[r][0] = load_shared(at + column * kSize);
+        words[r][1] = load_shared(at + column * kSize + 4 * pitch);
+      } else {
+        const int turn = column % 8;  // columns that begin so much behind a multiple of eight
+        uint32_t octets[4];
+        load_transposed_matrices(octets, at + (column - turn) * kSize);
+        words[r][0] = turned(octets[0], octets[2], turn, lane);
+        words[r][1] = turned(octets[1], octets[3], turn, lane);
+      }
+      if (kLines && !columns.exist) words[r][0] = words[r][1] = 0;
+    }
+#pragma unroll
+    for (int r = 0; r < kHalo - 1; ++r) {
+      a[r][0] = words[r][0], a[r][1] = words[r + 1][0];
+      a[r][2] = words[r][1], a[r][3] = words[r + 1][1];
+    }
+  }
+
+  // --- results ---
+
+  // A lane's pixel of a strip's row: rows and columns of the result from its first on, none where there is no pixel,
+  // and where its first result lies, in memory and where results are staged.
+  struct Pixel {
+    int room_h, room_w;
+    T* to;
+    uint32_t staged;
+
+    __device__ __forceinline__ bool has(const PicturesRow& row) const {
+      return row.phase_h < room_h && row.phase_w < room_w;
+    }
+  };
+  __device__ __forceinline__ Pixel pixel_of(const Place& place, const Strip& strip, int row, int lane,
+                                            uint32_t staged) const {
+    const int column = strip.column + lane / 4;
+    const bool exists = lane / 4 < kColumns && column < plan.tile_columns;
+    const int h = (place.h + strip.row + row) * layer.axis[0].result_step();
+    const int w = (place.w + column) * layer.axis[1].result_step();
+    return {exists ? layer.axis[0].result_size - h : 0, layer.axis[1].result_size - w,
+            layer.result + place.n * layer.result_n + group * layer.result_channels * layer.result_m +
+                h * layer.result_h + w * layer.result_w,
+            staged + (row * layer.axis[0].result_step() * plan.staged_row + column * plan.staged_column) * kSize};
+  }
+
+  // Whether all results are finite.
+  template <bool kStages, bool kPairs>
+  __device__ __forceinline__ bool store(const Place& place, const float (&acc)[kTiles][kAllRows / 2],
+                                        const Strip& strip, int lane, uint32_t staged) const {
+    const bool has_column = lane / 4 < kColumns && strip.column + lane / 4 < plan.tile_columns;
+    const auto put = [&](const Pixel& pixel, const PicturesRow& row, auto value) {
+      if constexpr (kStages) {  // copies leave out what is beyond the image
+        store_shared_if(has_column && row.phase_h != kPicturesNoPhase, pixel.staged + row.at * kSize, value);
+      } else {
+        store_if(pixel.has(row), pixel.to + row.at, value);
+      }
+    };
+    float nothing = 0;  // NaN from the first result on that is not finite
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const PicturesRow row[2] = {rows[8 * j + lane % 4 * 2], rows[8 * j + lane % 4 * 2 + 1]};
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Pixel pixel = pixel_of(place, strip, 2 * i + half, lane, staged);
+          float value[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            value[e] = row[e].bias + acc[i][4 * j + 2 * half + e];
+#pragma unroll
+            for (int w = 1; w < kShifts; ++w) {
+              value[e] += __shfl_sync(~0u, acc[i][4 * (w * kN / 8 + j) + 2 * half + e], (lane + 4 * w) % 32);
+            }
+            nothing += 0 * value[e];
+          }
+          if constexpr (!kPairs) {
+            put(pixel, row[0], narrow<T>(value[0]));
+            put(pixel, row[1], narrow<T>(value[1]));
+          } else if constexpr (kSize == 4) {
+            put(pixel, row[0], make_float2(value[0], value[1]));
+          } else {
+            put(pixel, row[0], pack_pair<T>(value[0], value[1]));
+          }
+        }
+      }
+    }
+    return nothing == 0;
+  }
+
+  // What a lane has stored that is not finite once more.
+  template <bool kStages>
+  __device__ __noinline__ void repair(const Place place, const Strip strip, int lane, uint32_t staged) const {
+    for (int n = lane % 4 * 2; n < kN; n += n % 2 ? 7 : 1) {
+      const PicturesRow row = rows[n];
+      for (int i = 0; i < kStripRows; ++i) {
+        const Pixel pixel = pixel_of(place, strip, i, lane, staged);
+        if (!pixel.has(row)) continue;
+        T* const at = pixel.to + row.at;
+        const uint32_t staged_at = pixel.staged + row.at * kSize;
+        if (0 * widen(kStages ? staged_value(staged_at) : *at) == 0) continue;
+        const int m = group * layer.result_channels + phase_of(n).m;
+        const T value = narrow<T>(exact_result(layer, place.n, m,
+                                               layer.axis[0].result_size - pixel.room_h + row.phase_h,
+                                               layer.axis[1].result_size - pixel.room_w + row.phase_w));
+        if constexpr (kStages) {
+          store_shared_if(true, staged_at, value);
+        } else {
+          *at = value;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ static T staged_value(uint32_t at) {
+    if constexpr (kSize == 4) {
+      return __uint_as_float(load_shared(at));
+    } else {
+      const uint16_t bits = load_shared_short(at);
+      return reinterpret_cast<const T&>(bits);
+    }
+  }
+
+  const PicturesParams<T>& p;
+  const RepairParams<T>& layer;
+  const HopperPicturesPlan& plan;
+  const uint32_t shared_;
+  PicturesRow* rows;  // shared, of operand B
+  int* places;  // shared: of a tap of a channel its shift and row; -1: no phase has it
+  int group, first_tile, tile_step;
+};
+
+template <class T, int kN, int kShifts, PicturesSource kSource>
+__global__ void __launch_bounds__(kPicturesThreads, 1)
+    pictures_kernel(const __grid_constant__ PicturesParams<T> params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  PicturesBlock<T, kN, kShifts, kSource>(params, shared).run();
+#endif
+}
+
+}  // namespace deconv::hopper

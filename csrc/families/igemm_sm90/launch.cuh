@@ -1,0 +1,254 @@
+// Launcher of the Hopper family's forward and grad_input.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "families/igemm_sm90/conv.cuh"
+#include "families/igemm_sm90/planner.h"
+#include "families/igemm_sm90/tap_order.h"
+#include "launch/correlation.cuh"
+#include "launch/kernel_launch.cuh"
+#include "launch/tensor_map.h"
+#include "lowerings/nonfinite_repair.cuh"
+#include "lowerings/pack_weight_launch.cuh"
+#include "lowerings/repack.h"
+#include "lowerings/repack_launch.cuh"
+
+// instances: launch_hopper_conv<T, kParts>(HopperConvPlan): float16 1, bfloat16 1, tf32 1, float32 2
+namespace deconv {
+
+// problem: as the plan sees it (merged groups, im2col); original: as it is.
+template <class T>
+hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
+                                         const Operands& operands) {
+  hopper::ConvParams<T> p{};
+  set_images<T>(p, problem, operands);
+  p.window_channels = static_cast<int>(correlation(original).source_channels);
+  if (!problem.blocks) {
+    for (int a = 0; a < 2; ++a) p.apart.window[a] = geometry(original, a);
+  }
+  p.packed = static_cast<const unsigned char*>(operands.workspace);
+  p.not_finite = not_finite_at(plan, operands);
+  for (int a = 0; a < 2; ++a) {
+    const std::vector<int> starts = used_planes(p.axis[a]);
+    std::copy(starts.begin(), starts.end(), p.plane_start[a]);
+    p.weight_stride[a] = static_cast<int>(problem.w.stride[2 + a]);
+    p.tap_step[a] = hopper_tap_step(p.axis[a]);
+    const int planes = a == 1 ? plan.planes_w : plan.planes_h;
+    const std::vector<HopperTap> taps = hopper_taps(p.axis[a], plan, a == 1);
+    for (size_t i = 0; i < taps.size(); ++i) {
+      hopper::TapRange& range = p.taps[a][taps[i].phase * planes + taps[i].plane];
+      if (range.count++ == 0) {
+        range.first = static_cast<uint8_t>(i);
+        range.k = static_cast<uint8_t>(taps[i].k);
+      }
+      p.tap_row[a][i] = static_cast<uint16_t>(taps[i].row);
+    }
+    for (int f = 1; a == 1 && f < plan.tile.fold; ++f) {  // columns that share rows: pack_weight.cuh
+      p.tap_row[a][p.taps[a][0].count] = static_cast<uint16_t>(taps.back().row + f * plan.row.w);
+      ++p.taps[a][0].count;
+    }
+  }
+  p.columns = divide_by(plan.columns);
+  p.phase_parts = divide_by(plan.phase_groups / plan.item_groups);
+  p.m_tiles = divide_by(plan.m_tiles);
+  p.tiles_w = divide_by(plan.tiles.w);
+  p.tiles_h = divide_by(plan.tiles.h);
+  p.planes_w = divide_by(plan.planes_w);
+  p.halo_w = divide_by(plan.halo.w);
+  p.halo_h = divide_by(plan.halo.h);
+  p.step_w = divide_by(p.axis[1].source_step());
+  for (int a = 0; a < 2; ++a) p.result_step[a] = divide_by(p.axis[a].result_step());
+  if (const auto& blocks = problem.blocks) {
+    p.result_n = blocks->stride_n;
+    p.result_m = blocks->stride_c;
+    p.result_h = blocks->height * blocks->stride_h;
+    p.result_w = blocks->width;
+    p.apart.blocks = blocked_result(*blocks);
+  }
+  p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
+  p.plan = plan;
+  p.vector_source = vector_source(problem) && is_aligned(p.source, 16);
+  p.vector_result = is_aligned(p.result, 16) ? hopper_vector_result(problem, plan) : 1;
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
+  return p;
+}
+
+// The images [first, first + images) alone.
+template <class T>
+hopper::ConvParams<T> of_images(const hopper::ConvParams<T>& params, int64_t first, int64_t images) {
+  hopper::ConvParams<T> p = params;
+  p.source += first * p.source_n;
+  p.result += first * p.result_n;
+  p.batch = static_cast<int>(images);
+  p.plan.tiles.n = static_cast<int>((images + p.plan.pixels.n - 1) / p.plan.pixels.n);
+  p.plan.items = p.plan.tiles.n * p.plan.tiles.h * p.plan.tiles.w * p.plan.columns;
+  p.plan.blocks = std::min(p.plan.blocks, p.plan.items * p.plan.split);
+  return p;
+}
+
+template <class T, int kParts>
+cudaError_t launch_hopper_tile(const hopper::ConvParams<T>& params, HopperSource source, cudaStream_t stream,
+                               Start start) {
+  const HopperConvPlan& plan = params.plan;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, hopper_threads(source, plan.tile), plan.shared_bytes, stream, params,
+                         start, plan.split);
+  };
+#define DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, SPLITS, MAJOR_M, TO_BLOCKS) \
+  launch_with(hopper::conv_kernel<                                                                \
+              hopper::ConvConfig<T, GROUPS, PHASES, FOLD, kParts, ROW_BYTES, SOURCE, SPLITS, MAJOR_M, TO_BLOCKS>>)
+#define DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, MAJOR_M)                                        \
+  {                                                                                                                   \
+    if constexpr (hopper_splits(HopperTile{GROUPS, PHASES, FOLD}) && SOURCE != HopperSource::kIm2col) {               \
+      if (plan.split > 1) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true, MAJOR_M, false); \
+    }                                                                                                                 \
+    if constexpr (hopper_stores_blocks(kParts, HopperTile{GROUPS, PHASES, FOLD}, SOURCE)) {                           \
+      if (plan.to_blocks) return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M, true); \
+    }                                                                                                                 \
+    return DECONV_HOPPER_KERNEL(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false, MAJOR_M, false);                      \
+  }
+#define DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE)                                                 \
+  if (source == SOURCE) {                                                                                             \
+    if constexpr (hopper_has_major_m(static_cast<int>(sizeof(T)), HopperTile{GROUPS, PHASES, FOLD}, SOURCE)) {        \
+      if (plan.weights == HopperWeights::kMajorM) DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, true) \
+    }                                                                                                                 \
+    DECONV_HOPPER_SPLITS(GROUPS, PHASES, FOLD, ROW_BYTES, SOURCE, false)                                              \
+  }
+#define DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, ROW_BYTES)                          \
+  if (plan.row_bytes == ROW_BYTES) {                                                 \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTensor)     \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kTransposed) \
+    DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kWarps)      \
+    if constexpr (hopper_has_im2col(HopperTile{GROUPS, PHASES, FOLD})) {             \
+      DECONV_HOPPER_SOURCE(GROUPS, PHASES, FOLD, ROW_BYTES, HopperSource::kIm2col)   \
+    }                                                                                \
+  }
+#define DECONV_HOPPER_TILE(GROUPS, PHASES, FOLD)                                                       \
+  if (plan.tile.groups == GROUPS && plan.tile.phases == PHASES && plan.tile.fold == FOLD) {            \
+    DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, kHopperRowBytes)                                          \
+    if constexpr (hopper_halves_rows(static_cast<int>(sizeof(T)), HopperTile{GROUPS, PHASES, FOLD})) { \
+      DECONV_HOPPER_ROWS(GROUPS, PHASES, FOLD, kHopperRowBytes / 2)                                    \
+    }                                                                                                  \
+  }
+  DECONV_HOPPER_TILE(8, 1, 1)
+  DECONV_HOPPER_TILE(16, 1, 1)
+  DECONV_HOPPER_TILE(8, 2, 1)
+  DECONV_HOPPER_TILE(16, 1, 2)
+  if constexpr (kParts == 1) {
+    DECONV_HOPPER_TILE(4, 1, 1)
+    DECONV_HOPPER_TILE(18, 1, 1)
+    DECONV_HOPPER_TILE(20, 1, 1)
+    DECONV_HOPPER_TILE(24, 1, 1)
+    DECONV_HOPPER_TILE(26, 1, 1)
+    DECONV_HOPPER_TILE(28, 1, 1)
+    DECONV_HOPPER_TILE(32, 1, 1)
+    DECONV_HOPPER_TILE(12, 2, 1)
+    DECONV_HOPPER_TILE(16, 2, 1)
+    DECONV_HOPPER_TILE(24, 1, 2)
+    DECONV_HOPPER_TILE(32, 1, 2)
+  } else {
+    DECONV_HOPPER_TILE(8, 1, 2)
+  }
+#undef DECONV_HOPPER_TILE
+#undef DECONV_HOPPER_ROWS
+#undef DECONV_HOPPER_SOURCE
+#undef DECONV_HOPPER_SPLITS
+#undef DECONV_HOPPER_KERNEL
+  return cudaErrorInvalidValue;
+}
+
+template <class T>
+cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
+                          cudaStream_t stream) {
+  hopper::RepairParams<T> p{};
+  set_images<T>(p, problem, operands);
+  set_weight<T>(p, problem, operands);
+  p.groups = static_cast<int>(problem.groups);
+  p.not_finite = not_finite_at(plan, operands);
+  return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
+}
+
+// The tensor maps of a launch's source, as it lies or rewritten. A pointer or a driver that refuses them leaves the
+// producer warps, which take any tensor.
+template <class T>
+bool encode_source(const Problem& problem, const Operands& operands, hopper::ConvParams<T>& params, int64_t images) {
+  const HopperConvPlan& plan = params.plan;
+  if (!plan.repack) {
+    const Tensor4& source = correlation(problem).source;
+    return is_aligned(params.source, 16) &&
+           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
+                              params.source_map);
+  }
+  Tensor4 layout = repacked_source(problem);
+  layout.size[0] = images;
+  return encode_source_maps(problem, plan, layout, layout.size[1] / problem.groups, repacked_at(plan, operands),
+                            params.source_map);
+}
+
+// The convolution of all images, or of slices of them, each behind the rewriting of its source if there is one, and all
+// behind the packing of the weights.
+template <class T, int kParts>
+cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParams<T>& params, const Operands& operands,
+                                 const std::optional<Packing<T>>& packing, cudaStream_t stream) {
+  const HopperConvPlan& plan = params.plan;
+  cudaError_t error = packing && !plan.repack ? launch_packing<T, kParts>(*packing, stream) : cudaSuccess;
+  Start start = packing ? Start::kEarly : Start::kAfter;
+  for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
+    const int64_t images = std::min<int64_t>(plan.slice, problem.batch - first);
+    hopper::ConvParams<T> slice = of_images(params, first, images);
+    if (plan.repack) {
+      if (images < plan.slice && !encode_source(problem, operands, slice, images)) {
+        return cudaErrorInvalidValue;  // not of fewer images than those before
+      }
+      Tensor4 layout = repacked_source(problem);
+      layout.size[0] = images;
+      T* const repacked = reinterpret_cast<T*>(repacked_at(plan, operands));
+      const Tensor4& source = correlation(problem).source;
+      const Repack<T> rewriting = describe_repack<T>(source, problem.groups, layout, slice.source, repacked);
+      error = packing && first == 0 ? launch_packing<T, kParts>(*packing, rewriting, stream)
+                                    : launch_repack(rewriting, stream, start);
+      if (error != cudaSuccess) return error;
+      start = Start::kEarly;
+    }
+    if (plan.repack && plan.results != HopperResults::kStored &&
+        !encode_result_maps(problem, plan, slice.result, images, slice.source_map)) {
+      return cudaErrorInvalidValue;  // not of these images alone
+    }
+    error = launch_hopper_tile<T, kParts>(slice, plan.source, stream, start);
+  }
+  return error;
+}
+
+template <class T, int kParts>
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
+                               cudaStream_t stream) {
+  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem merged = with_merged_groups(seen, planned.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
+  HopperConvPlan& plan = params.plan;
+  if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
+    plan.source = HopperSource::kWarps;
+    plan.repack = false;
+    plan.results = HopperResults::kStored;
+    if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
+  }
+  if (plan.results != HopperResults::kStored &&
+      !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) {
+    plan.results = HopperResults::kStored;
+  }
+  if (plan.flat && plan.channels_adjacent && plan.results == HopperResults::kStored) {
+    return cudaErrorInvalidValue;  // a driver without maps
+  }
+  const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
+                     !encode_weight_map(problem, plan, operands.w, &params.weight_map);
+  if (packs) plan.weights = HopperWeights::kPacked;
+  std::optional<Packing<T>> packing;
+  if (packs) packing = describe_packing<T>(seen, problem, plan, operands);
+  const cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);
+  if (error != cudaSuccess || !hopper_mixes(plan.tile, plan.parts, plan.merge)) return error;
+  return launch_repair<T>(problem, plan, operands, stream);
+}
+
+}  // namespace deconv

@@ -1,0 +1,68 @@
+// Launcher of the Hopper family's kernel for few result channels.
+#pragma once
+
+#include "families/igemm_sm90/conv_all_phases.cuh"
+#include "families/igemm_sm90/planner.h"
+#include "families/launchers.h"
+#include "launch/correlation.cuh"
+#include "launch/kernel_launch.cuh"
+#include "launch/tensor_map.h"
+
+// instances: launch_hopper_pictures<T>(HopperPicturesPlan): float16, bfloat16, tf32
+namespace deconv {
+
+template <class T>
+hopper::PicturesParams<T> pictures_params(const Problem& problem, const HopperPicturesPlan& plan,
+                                          const Operands& operands) {
+  hopper::PicturesParams<T> p{};
+  set_images<T>(p.layer, problem, operands);
+  set_weight<T>(p.layer, problem, operands);
+  p.layer.groups = static_cast<int>(problem.groups);
+  p.tiles_w = divide_by(plan.tiles_w);
+  p.tiles_h = divide_by(plan.tiles_h);
+  const int kernel = p.layer.axis[0].kernel * p.layer.axis[1].kernel;
+  p.taps = divide_by(kernel * p.layer.result_channels);
+  p.kernel = divide_by(kernel);
+  p.kernel_w = divide_by(p.layer.axis[1].kernel);
+  p.pairs = pictures_pairs(problem) && is_aligned(p.layer.result, 2 * sizeof(T));
+  p.copied = plan.copied && is_aligned(p.layer.result, 16);
+  p.plan = plan;
+  static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
+  return p;
+}
+
+template <class T, int kN, PicturesSource kSource>
+cudaError_t launch_pictures(const hopper::PicturesParams<T>& p, cudaStream_t stream) {
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, p.plan.blocks, kPicturesThreads, p.plan.shared_bytes, stream, p);
+  };
+  static_assert(std::size(kPicturesShifts) == 2);
+  return p.plan.shifts == 2 ? launch_with(hopper::pictures_kernel<T, kN, 2, kSource>)
+                            : launch_with(hopper::pictures_kernel<T, kN, 3, kSource>);
+}
+
+template <class T, PicturesSource kSource>
+cudaError_t launch_pictures(const hopper::PicturesParams<T>& p, cudaStream_t stream) {
+  switch (p.plan.operand_rows) {
+    case 16: return launch_pictures<T, 16, kSource>(p, stream);
+    case 32: return launch_pictures<T, 32, kSource>(p, stream);
+    default: return launch_pictures<T, 64, kSource>(p, stream);
+  }
+}
+
+template <class T>
+cudaError_t launch_hopper_pictures(const Problem& problem, const HopperPicturesPlan& plan, const Operands& operands,
+                                   cudaStream_t stream) {
+  hopper::PicturesParams<T> p = pictures_params<T>(problem, plan, operands);
+  if (!encode_pictures_maps(problem, plan, p.layer.source, p.copied ? p.layer.result : nullptr, &p.source_map,
+                            &p.result_map)) {
+    return cudaErrorInvalidValue;
+  }
+  switch (plan.source) {
+    case PicturesSource::kPixels: return launch_pictures<T, PicturesSource::kPixels>(p, stream);
+    case PicturesSource::kPlanes: return launch_pictures<T, PicturesSource::kPlanes>(p, stream);
+    default: return launch_pictures<T, PicturesSource::kLines>(p, stream);
+  }
+}
+
+}  // namespace deconv

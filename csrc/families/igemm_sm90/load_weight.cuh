@@ -1,0 +1,56 @@
+// Weights as they lie in memory to operand B in shared memory, where it stays.
+#pragma once
+
+#include "core/divisor.h"
+#include "device/mma_sm80.cuh"
+#include "device/primitives.cuh"
+#include "device/tma_sm90.cuh"
+
+namespace deconv::hopper {
+
+inline constexpr int kOperandRowBytes = 128;  // of channels
+
+// [chunk of 128 bytes of channels][row][channels], swizzled, with zeros where no weight is. `count` of each of
+// `channels` source channels, loaded by load(channel, index) for a row of row_of(index), -1: of none. By kThreads
+// threads, which meet at a named barrier: before row_of is asked, and once all is there for the tensor cores.
+template <class T, int kThreads, class Load, class RowOf>
+__device__ __forceinline__ void fill_operand_b(uint32_t to, int chunks, int chunk_bytes, int channels,
+                                               const Divisor& count, int barrier, const Load& load,
+                                               const RowOf& row_of) {
+  constexpr int kAtOnce = 12, kSize = static_cast<int>(sizeof(T));
+  const int all = static_cast<int>(count.divisor) * channels;
+  const auto load_some = [&](T(&some)[kAtOnce], int first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int index = first + i * kThreads, channel = count.quotient(index);
+      if (index < all) some[i] = load(channel, index - channel * static_cast<int>(count.divisor));
+    }
+  };
+  T some[kAtOnce];
+  load_some(some, threadIdx.x);  // on their way meanwhile
+  for (int at = 16 * threadIdx.x; at < chunks * chunk_bytes; at += 16 * kThreads) {
+    store_shared(to + at, make_uint4(0, 0, 0, 0));
+  }
+  named_barrier_sync(barrier, kThreads);
+  for (int first = threadIdx.x; first < all; first += kAtOnce * kThreads) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int index = first + i * kThreads, channel = count.quotient(index);
+      if (index >= all) break;
+      const int row = row_of(index - channel * static_cast<int>(count.divisor));
+      if (row < 0) continue;
+      const int byte = channel * kSize, chunk = byte / kOperandRowBytes;
+      const uint32_t at = to + chunk * chunk_bytes + swizzled(row * kOperandRowBytes + byte % kOperandRowBytes);
+      if constexpr (kSize == 4) {
+        store_shared(at, round_to_tf32(__float_as_uint(some[i])));
+      } else {
+        store_shared_short(at, reinterpret_cast<const uint16_t&>(some[i]));
+      }
+    }
+    if (first + kAtOnce * kThreads < all) load_some(some, first + kAtOnce * kThreads);
+  }
+  fence_to_async_proxy();
+  named_barrier_sync(barrier, kThreads);
+}
+
+}  // namespace deconv::hopper

@@ -1,0 +1,47 @@
+// Launcher of the gather family's grad_weight.
+#pragma once
+
+#include "families/simt/wgrad.cuh"
+#include "launch/kernel_launch.cuh"
+#include "launch/weight_gradient.cuh"
+
+// instances: launch_gather_weight<T>(GatherWeightPlan): float16, bfloat16, float32, float64
+namespace deconv {
+
+template <class T>
+GatherWeightParams<T> gather_weight_params(const Problem& problem, const GatherWeightPlan& plan,
+                                           const Operands& operands) {
+  GatherWeightParams<T> p;
+  set_weight_gradient<T>(p, problem, operands);
+  p.partial = plan.splits > 1 ? static_cast<AccumulatorOf<T>*>(operands.workspace) : nullptr;
+  p.plan = plan;
+  return p;
+}
+
+template <class T>
+cudaError_t launch_reduce_splits(const Problem& problem, const GatherWeightParams<T>& params, cudaStream_t stream) {
+  const int64_t blocks = (problem.w.numel() + kGatherThreads - 1) / kGatherThreads;
+  return launch_kernel(reduce_splits<T>, blocks, kGatherThreads, 0, stream, params);
+}
+
+template <class T>
+cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan& plan, const Operands& operands,
+                                 cudaStream_t stream) {
+  const GatherWeightParams<T> params = gather_weight_params<T>(problem, plan, operands);
+  const int threads = 32 * plan.warps_m * plan.warps_n * plan.warps_tap;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, threads, plan.shared_bytes, stream, params);
+  };
+  cudaError_t error = cudaErrorInvalidValue;
+  switch (plan.tile) {
+    case 0: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 0>>); break;
+    case 1: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 1>>); break;
+    case 2: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 2>>); break;
+    case 3: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 3>>); break;
+    case 4: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 4>>); break;
+  }
+  if (error != cudaSuccess || plan.splits == 1) return error;
+  return launch_reduce_splits<T>(problem, params, stream);
+}
+
+}  // namespace deconv

@@ -1,0 +1,104 @@
+// Launcher of the narrow family's forward and grad_input.
+#pragma once
+
+#include <algorithm>
+#include <climits>
+
+#include "families/small_channel/conv.cuh"
+#include "families/small_channel/planner.h"
+#include "launch/correlation.cuh"
+#include "launch/kernel_launch.cuh"
+
+// instances: launch_narrow_conv<T, kParts>(NarrowConvPlan): float16 1, bfloat16 1, tf32 1, float32 2
+namespace deconv {
+
+// A warp for a run, fewer lanes if these suffice; so many runs of a line at once, and of neighbouring lines, as leave
+// the fewest rounds.
+template <class T>
+narrow_family::NarrowStore narrow_store(const narrow_family::ConvParams<T>& p) {
+  const NarrowConvPlan& plan = p.plan;
+  constexpr int kLogThreads = 8;
+  static_assert(1 << kLogThreads == kNarrowThreads, "eight warps");
+  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
+  const int columns = std::min(plan.tile.w * p.axis[1].phases(), p.axis[1].result_size);
+  const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
+  const int length = by_pixel ? plan.channels : plan.whole_lines ? columns * plan.channels : columns;
+  const int lines = std::min(plan.tile.n, p.batch) * plan.tile.h * (plan.all_heights ? p.axis[0].phases() : 1);
+  const int runs = plan.columns_adjacent ? plan.channels : by_pixel ? columns : 1;
+  narrow_family::NarrowStore store{kLogThreads - 3, 0, runs == 1};
+  while (store.log_lanes > 0 && 1 << store.log_lanes >> 1 >= length / p.vector_result) --store.log_lanes;
+  for (int log = 0, fewest = INT_MAX; log <= kLogThreads - store.log_lanes; ++log) {
+    const int rounds = shift_up(runs, log) * shift_up(lines, kLogThreads - store.log_lanes - log);
+    if (rounds < fewest) fewest = rounds, store.log_runs = log;
+  }
+  return store;
+}
+
+template <class T>
+cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& problem, const NarrowConvPlan& plan,
+                               const Operands& operands) {
+  set_images<T>(p, problem, operands);
+  set_weight<T>(p, problem, operands);
+  p.groups = static_cast<int>(problem.groups);
+  const std::optional<NarrowAxis> axes[2] = {narrow_axis(problem, 0), narrow_axis(problem, 1)};
+  if (!axes[0] || !axes[1]) return cudaErrorInvalidValue;
+  for (int a = 0; a < 2; ++a) {
+    p.axis[a] = axes[a]->geometry;
+    p.planes[a] = axes[a]->planes;
+    p.actives[a] = axes[a]->actives;
+    for (int i = 0; i < kNarrowMaxPhases; ++i) {
+      p.positions[a][i] = axes[a]->positions[i];
+      p.active[a][i] = axes[a]->active[i];
+    }
+  }
+  p.plan = plan;
+  p.at = narrow_tables(plan, *axes[0], *axes[1]);
+  const int heights = plan.all_heights ? p.axis[0].phases() : 1;
+  p.by_units = divide_by(plan.units);
+  p.by_line = divide_by(plan.planes_w * plan.rows_w);
+  p.by_lines = divide_by(plan.planes_h * plan.rows_h);
+  p.by_row_w = divide_by(plan.rows_w);
+  p.by_channels = divide_by(plan.channels);
+  p.by_tiles_w = divide_by(plan.tiles.w);
+  p.by_tiles_h = divide_by(plan.tiles.h);
+  p.by_staged_lines = divide_by(plan.tile.h * heights);
+  p.by_heights = divide_by(heights);
+  constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));
+  p.vector_source = packs_along_channels(correlation(problem).source, p.source_channels, kUnit) &&
+                    is_aligned(p.source, kNarrowUnitBytes);
+  p.quad_lead = (plan.origin_w % 4 + 4) % 4;
+  const int row_quads = (p.quad_lead + plan.rows_w + 3) / 4;
+  p.by_row_quads = divide_by(row_quads);
+  p.quads = plan.units * plan.tile.n * plan.planes_h * plan.rows_h * row_quads;
+  p.vector_result = is_aligned(p.result, 16) ? narrow_vector_result(problem, plan) : 1;
+  p.store = narrow_store(p);
+  return cudaSuccess;
+}
+
+template <class T, int kParts>
+cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  narrow_family::ConvParams<T> params{};
+  const cudaError_t error = narrow_conv_params(params, problem, plan, operands);
+  if (error != cudaSuccess) return error;
+  const auto launch_with = [&](auto* kernel) {
+    return launch_kernel(kernel, plan.blocks, kNarrowThreads, plan.shared_bytes, stream, params);
+  };
+  using narrow_family::conv_kernel;
+  using narrow_family::ConvConfig;
+  const bool quads = plan.quads && is_aligned(params.source, 4 * sizeof(T));
+  switch (plan.row_tiles) {
+    case 1:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 1, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 1, kParts, false>>);
+    case 2:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 2, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 2, kParts, false>>);
+    case 4:
+      return quads ? launch_with(conv_kernel<ConvConfig<T, 4, kParts, true>>)
+                   : launch_with(conv_kernel<ConvConfig<T, 4, kParts, false>>);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace deconv

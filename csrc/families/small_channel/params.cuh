@@ -1,0 +1,56 @@
+// What the narrow family's kernel gets, and its instances.
+#pragma once
+
+#include "core/divisor.h"
+#include "core/taps.h"
+#include "device/primitives.cuh"
+#include "families/small_channel/plan.h"
+
+namespace deconv::narrow_family {
+
+// How whole tiles of results are stored; those at an end may have fewer runs.
+struct NarrowStore {
+  int log_lanes, log_runs;  // lanes that share a run, and runs of a line at once
+  bool one;                 // run of a line
+};
+
+template <class T>
+struct ConvParams {
+  const T* source;  // (batch, source channels, source height, source width), any strides
+  const T* weight;
+  const T* bias;  // (result channels) or null
+  T* result;      // (batch, result channels, result height, result width)
+  int64_t source_n, source_c, source_h, source_w;  // strides in elements
+  int64_t weight_m, weight_c, weight_h, weight_w;  // m: result channel, c: source channel, within a group
+  int64_t weight_group;
+  int64_t result_n, result_m, result_h, result_w;
+  int batch, groups;
+  int source_channels;  // per group
+  int result_channels;  // per group
+  AxisGeometry axis[2];
+  uint64_t positions[2][kNarrowMaxPhases];  // of a phase: bit slot * shifts + shift where it has a tap
+  uint64_t planes[2];                       // those with taps
+  uint8_t active[2][kNarrowMaxPhases];      // phases with taps
+  int actives[2];
+  Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_staged_lines, by_heights;
+  Divisor by_row_quads;  // quads of a staged row
+  int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
+  bool vector_source;  // 16-byte copies along the channels
+  int vector_result;   // elements of one store
+  NarrowStore store;
+  NarrowConvPlan plan;
+  NarrowTables at;
+};
+
+template <class T, int kRowTiles_, int kParts_, bool kQuads_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kPixelTiles = narrow_pixel_tiles(kRowTiles);
+  static constexpr int kParts = kParts_;
+  static constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr bool kQuads = kQuads_;  // four columns of the source at a time
+  static constexpr int kBlocks = narrow_blocks(kRowTiles, kParts, kQuads);
+};
+
+}  // namespace deconv::narrow_family

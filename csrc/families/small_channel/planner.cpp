@@ -1,0 +1,408 @@
+// Tiles of the narrow family's forward and grad_input (kernels/narrow/conv.cuh).
+#include "families/small_channel/planner.h"
+
+#include <algorithm>
+#include <bitset>
+#include <cmath>
+#include <sstream>
+
+#include "core/correlation.h"
+#include "planner/cost_model.h"
+#include "planner/tensor_core_limits.h"
+
+namespace deconv {
+namespace {
+
+constexpr int kMultiprocessorShared = 227 << 10;  // bytes, less 1 KiB a block
+constexpr int kMostRows = 1024;  // of a block: its tables
+constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many channels are never the best choice
+
+// Cycles of a multiprocessor, fitted to 2,071 timings on an H100 (24 layers in bfloat16 and TF32, most in both layouts,
+// forward) so that the quickest tiles come first and have their time, those of kb1_75, kb1_81 and resnext_g32 before
+// all. Of an earlier fit, with strict float32 and grad_input: kSplitProductQuads,
+// kGatherPlane, about kOffset. By hand: kPackWord, so that fcn32s in 16 bits stays with the subpixel family;
+// kSplitProduct and kCopyPlane, for grad_input of a few channels in strict float32, channels_last; kCopyLatency (1690
+// by the fit), for a near tie of 16 channels in TF32, channels_last.
+constexpr double kProduct = 0.93, kSplitProduct = 4.5;  // of 16 rows, 8 pixels and two units
+constexpr double kSplitProductQuads = 9.3;  // operands split where they are multiplied
+constexpr double kWeightRead = 0.479, kPixelRead = 1.62, kStep = 0.606;
+constexpr double kOffset = 0.3, kCopyUnit = 0.804, kGatherUnit = 0.393, kGatherLoad = 0.12;
+constexpr double kQuadUnit = 0.391;  // of a pixel
+constexpr double kTile = 2020;  // of a tile besides, hidden by other blocks, and of a stage:
+constexpr double kCopyLatency = 1850, kGatherLatency = 4980;
+constexpr double kCopyPlane = 300, kGatherPlane = 2400;  // of each further plane of the source, of a stage
+constexpr double kAhead = 0.604;  // of it, where the next stage is on its way while one is in use
+constexpr double kStageResult = 0.197;  // of phases with taps
+constexpr double kStoreVector = 0.0162, kStoreRun = 2.37;
+constexpr double kBlock = 1090, kPackWord = 1.7;
+constexpr double kFewRows = 1.15, kManyRows = 0.884, kManyRowsQuads = 1.12;  // times as long, with warps of 16, 64 rows
+constexpr double kAlone = 1.24;  // times as long, with one block of a multiprocessor
+constexpr double kUneven = 1.81;  // times as long, where some blocks only store
+constexpr double kApart = 0.442;  // of the shorter of memory's time and the multiprocessors': added, by blocks
+constexpr double kRaggedRun = 320;  // bytes that a run costs memory besides, whose ends are parts of sectors
+constexpr double kLaunchMs = 0.00307;
+constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
+constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
+
+int count_bits(uint64_t bits) { return static_cast<int>(std::bitset<64>(bits).count()); }
+
+std::string refusal(const Problem& problem, const Device& device) {
+  if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
+  if (problem.direction == Direction::kGradWeight) return "serves forward and grad_input";
+  if (problem.dtype == DType::kFloat64) return "has no float64";
+  if (std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) == 1) return "depthwise";
+  if (fills_large_tiles(problem)) return "has channels enough on both sides for other families";
+  const Tensor4& source = correlation(problem).source;
+  int64_t reach = 0;
+  for (int i = 0; i < 4; ++i) {
+    if (i != 1) reach += std::max<int64_t>(source.size[i] - 1, 0) * source.stride[i];
+  }
+  if (reach > INT32_MAX) return "a source this large needs 64-bit offsets";
+  if (source.numel() == 0 || correlation(problem).result.numel() == 0) return "nothing to compute";
+  return "";
+}
+
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const Device& device, const NarrowAxis& h, const NarrowAxis& w)
+      : problem_(problem),
+        device_(device),
+        c_(correlation(problem)),
+        h_(h),
+        w_(w),
+        element_(static_cast<int>(element_size(problem.dtype))),
+        unit_(kNarrowUnitBytes / element_) {
+    for (int i = 0; i < h.actives; ++i) {
+      most_heights_ = std::max(most_heights_, count_bits(h.positions[h.active[i]]));
+    }
+  }
+
+  std::optional<NarrowConvPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights, int width) const {
+    NarrowConvPlan p;
+    p.row_tiles = row_tiles;
+    p.warps_m = warps_m;
+    p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
+    p.channels = channels;
+    p.all_heights = all_heights;
+    p.columns_adjacent = c_.result.stride[3] == 1;
+    p.whole_lines = !p.columns_adjacent && problem_.groups == 1 && channels == c_.result_channels &&
+                    c_.result.stride[3] == channels;
+    p.origin_h = h_.origin, p.origin_w = w_.origin;
+    p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
+    p.planes_h = std::max(h_.plane_count, 1), p.planes_w = std::max(w_.plane_count, 1);
+    if (!choose_pixels(p, width)) return std::nullopt;
+    p.quads = takes_quads(p);
+    const int64_t rows = int64_t{all_heights ? h_.actives : h_.actives > 0} * w_.actives * channels;
+    if (rows > kMostRows) return std::nullopt;
+    p.row_groups = static_cast<int>(std::max<int64_t>(1, ceil_div(rows, 16 * row_tiles)));
+    p.positions = most_positions(p);
+    p.passes_h = all_heights ? 1 : h_.geometry.phases();
+    p.passes_m = static_cast<int>(ceil_div(c_.result_channels, channels));
+    if (!choose_memory(p)) return std::nullopt;
+    choose_blocks(p);
+    return p;
+  }
+
+  double estimate_ms(const NarrowConvPlan& p) const {
+    const double pixels = p.tile.n * p.tile.h * p.tile.w, passes = 1.0 * p.passes_h * p.passes_m * problem_.groups;
+    const double busy = static_cast<double>(p.passes_h == 1 ? 1 : h_.actives) / p.passes_h;  // others store alone
+    const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
+    const double waves = busy < 1 ? std::max(1.0, kUneven * blocks) : std::ceil(blocks);
+    const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
+    const double loads = p.chunks > 1 ? static_cast<double>(ceil_div(p.row_groups, p.warps_m)) : 1;
+
+    const int pixel_tiles = narrow_pixel_tiles(p.row_tiles);
+    const double product = p.parts == 1 ? kProduct : p.quads ? kSplitProductQuads : kSplitProduct;
+    const double step = std::max(p.row_tiles * pixel_tiles * product,
+                                 kWeightRead * p.row_tiles + kPixelRead * pixel_tiles) +
+                        kStep;
+    const double multiply = kNarrowWarps * p.chunks * steps_of_rounds(p) * step;
+    const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
+    const double unit = copies ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherLoad;
+    const double load = p.source_pixels * ((p.quads ? 0 : kOffset) + loads * p.units * p.chunks * unit);
+    const double latency = (kTile + loads * p.chunks *
+                                        ((copies || p.quads ? kCopyLatency : kGatherLatency) *
+                                             (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) +
+                                         (copies ? kCopyPlane : kGatherPlane) * (p.planes_h * p.planes_w - 1))) /
+                           together;
+    const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
+    const double lines = pixels * (p.all_heights ? heights : 1);
+    const double results = lines * widths * p.channels;
+    const double computed = results * w_.actives / widths * (p.all_heights ? 1.0 * h_.actives / heights : 1);
+    const double runs = p.columns_adjacent ? lines / p.tile.w * p.channels
+                        : p.whole_lines    ? lines / p.tile.w
+                                           : lines * widths;
+    const double store = results / narrow_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
+    const double tile = busy * (multiply + load + latency + computed * kStageResult) + store;
+
+    const double tiles = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w;
+    const double setup = kBlock + p.source_at / 4.0 * kPackWord;
+    const double rows = p.row_tiles == 1 ? kFewRows : p.row_tiles < 4 ? 1 : p.quads ? kManyRowsQuads : kManyRows;
+    const double compute = waves * (std::ceil(tiles / p.tile_blocks) * tile + setup) * rows *
+                           (together == 1 ? kAlone : 1) / kClock;
+    const double brought = busy * passes * tiles * p.source_pixels * p.units * kNarrowUnitBytes * p.chunks * loads;
+    const bool ragged = p.columns_adjacent && c_.result.size[3] * element_ % kSectorBytes != 0;
+    const double shared = ragged ? passes * tiles * runs * kRaggedRun : 0;
+    const double memory = (static_cast<double>(problem_.bytes()) + brought + shared) / device_.bandwidth;
+    return 1e3 * (std::max(compute, memory) + kApart / together * std::min(compute, memory)) + kLaunchMs;
+  }
+
+ private:
+  // Tiles of up to `most` columns, of more in images of few rows; false if fewer would have made the same.
+  bool choose_pixels(NarrowConvPlan& p, int most) const {
+    const int pixels = kNarrowWarps / p.warps_m * 8 * narrow_pixel_tiles(p.row_tiles);
+    const int width = w_.geometry.phase_size(0), height = h_.geometry.phase_size(0);
+    const auto least = [](int bound, int size) { return std::min(bound, power_of_two_at_least(size)); };
+    p.tile.w = least(std::min(pixels, most), width);
+    if (most > kTileWidth && (p.tile.w < most || pixels / most >= power_of_two_at_least(height))) return false;
+    p.tile.h = least(pixels / p.tile.w, height);
+    p.tile.w = least(pixels / p.tile.h, width);
+    p.tile.n = pixels / (p.tile.w * p.tile.h);
+    p.tiles = {static_cast<int>(ceil_div(problem_.batch, p.tile.n)), static_cast<int>(ceil_div(height, p.tile.h)),
+               static_cast<int>(ceil_div(width, p.tile.w))};
+    p.rows_h = p.tile.h + p.shifts_h - 1;
+    p.rows_w = p.tile.w + p.shifts_w - 1;
+    p.source_pixels = p.tile.n * p.planes_h * p.rows_h * p.planes_w * p.rows_w;
+    // Quads of four units and two neighbours then lie in different banks.
+    p.source_pitch = static_cast<int>(round_up(p.source_pixels - 1, 8) + 1);
+    return true;
+  }
+
+  // Columns are adjacent, and four of them never lie half inside the image.
+  bool takes_quads(const NarrowConvPlan& p) const {
+    return packs_four_columns(c_.source) && w_.geometry.source_step() == 1 && p.planes_w == 1 && p.tile.w % 4 == 0;
+  }
+
+  // Positions at which the phases of each row group have taps.
+  template <class Each>
+  void each_row_group(const NarrowConvPlan& p, const Each& each) const {
+    const int group_rows = 16 * p.row_tiles;
+    const int rows = (p.all_heights ? h_.actives : std::min(h_.actives, 1)) * w_.actives * p.channels;
+    for (int first = 0; first < rows; first += group_rows) {
+      uint64_t used_h = 0, used_w = 0;
+      for (int i = first / p.channels; i <= (std::min(rows, first + group_rows) - 1) / p.channels; ++i) {
+        used_w |= w_.positions[w_.active[i % w_.actives]];
+        if (p.all_heights) used_h |= h_.positions[h_.active[i / w_.actives]];
+      }
+      each((p.all_heights ? count_bits(used_h) : most_heights_) * count_bits(used_w));
+    }
+  }
+  int most_positions(const NarrowConvPlan& p) const {
+    int most = 1;
+    each_row_group(p, [&](int positions) { most = std::max(most, positions); });
+    return most;
+  }
+  // Of a chunk: those of the longest row group of each round.
+  double steps_of_rounds(const NarrowConvPlan& p) const {
+    int group = 0, longest = 0;
+    double sum = 0;
+    each_row_group(p, [&](int positions) {
+      longest = std::max(longest, static_cast<int>(ceil_div(positions * p.units, 2)));
+      if (++group % p.warps_m == 0 || group == p.row_groups) sum += longest, longest = 0;
+    });
+    return sum;
+  }
+
+  bool choose_memory(NarrowConvPlan& p) const {
+    const int all_units = static_cast<int>(ceil_div(c_.source_channels, unit_));
+    const int64_t heights = p.all_heights ? h_.geometry.phases() : 1;
+    const int64_t line = p.tile.w * w_.geometry.phases();
+    int64_t stage = 0;
+    if (p.columns_adjacent) {  // channels start in different banks
+      p.stage_channel = static_cast<int>(round_up(p.tile.h * heights * line, 16 / element_) + 16 / element_);
+      stage = int64_t{p.tile.n} * p.channels * p.stage_channel;
+    } else {
+      p.stage_channel = p.channels;
+      stage = p.tile.n * p.tile.h * heights * line * p.channels;
+    }
+    stage = round_up(stage * element_, 16);
+    if (stage > kMultiprocessorShared) return false;
+    // Quads come by way of registers, so the next ones may be on their way while some are in use. Copies need a second
+    // buffer for that, which pays where there is no second block to work meanwhile.
+    struct Choice {
+      int buffers, blocks;
+    };
+    const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
+    const bool again = p.row_groups > p.warps_m;  // the rows take several rounds, each of all chunks
+    std::vector<Choice> choices;
+    if (p.quads) choices = {{2, 2}, {2, 1}};
+    for (int blocks = narrow_blocks(p.row_tiles, p.parts, p.quads); blocks > 1; --blocks)
+      choices.push_back({1, blocks});
+    if (copies) choices.push_back({2, 1});
+    choices.push_back({1, 1});
+    for (const auto [buffers, blocks] : choices) {
+      const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
+      const auto fits = [&, buffers = buffers](int units) {
+        p.buffers = buffers;
+        p.units = units;
+        p.chunks = static_cast<int>(ceil_div(all_units, units));
+        p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
+        const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
+        if (weights > room) return false;
+        const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kNarrowUnitBytes;
+        const int64_t all = stage_at + stage + 4 * narrow_tables(p, h_, w_).total;
+        if (all > room || p.steps >= 1 << 15) return false;
+        p.source_at = static_cast<int>(weights);
+        p.stage_at = static_cast<int>(stage_at);
+        p.tables_at = static_cast<int>(stage_at + stage);
+        p.shared_bytes = static_cast<int>(all);
+        return p.buffers == 1 || p.chunks == 1 || !again;
+      };
+      p.blocks_per_multiprocessor = blocks;
+      for (int chunks = 1; chunks <= all_units; chunks *= 2) {
+        int units = static_cast<int>(ceil_div(all_units, chunks));
+        if (chunks > 1) units = static_cast<int>(round_up(units, 2));
+        if (units < 2 && chunks > 1) break;
+        if (blocks > 1 && units < (p.quads ? 2 : 4) && chunks > 1) break;
+        if (fits(units)) return true;
+      }
+    }
+    return false;
+  }
+
+  void choose_blocks(NarrowConvPlan& p) const {
+    const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
+    const int64_t passes = int64_t{p.passes_h} * p.passes_m * problem_.groups;
+    const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
+    // As many as run at once, twice that where passes differ in their taps. Passes that only store end sooner than
+    // others, and overlap with them: then more, so that all multiprocessors have their share of both.
+    const bool some_idle = p.passes_h > 1 && h_.actives < p.passes_h;
+    const int64_t rounds = some_idle ? kIdleRounds : p.passes_h > 1 ? 2 : 1;
+    const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes, 1, tiles);
+    p.tile_blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, wanted)));
+    p.blocks = passes * p.tile_blocks;
+  }
+
+  const Problem& problem_;
+  const Device& device_;
+  Correlation c_;
+  const NarrowAxis& h_;
+  const NarrowAxis& w_;
+  int element_, unit_;
+  int most_heights_ = 0;  // positions of a phase of the height
+};
+
+}  // namespace
+
+std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis) {
+  NarrowAxis a;
+  a.geometry = without_idle_taps(geometry(problem, axis));
+  const AxisGeometry& g = a.geometry;
+  const int phases = g.phases(), planes = g.planes();
+  if (phases > kNarrowMaxPhases || planes > kNarrowMaxPhases) return std::nullopt;
+  const auto serves = [&](const TapPlace& place) { return place.phase < phases && place.plane < planes; };
+  int largest = INT32_MIN;
+  a.origin = INT32_MAX;
+  for (int k = 0; k < g.kernel; ++k) {
+    const TapPlace place = tap_place(g, k);
+    if (!serves(place)) continue;
+    a.origin = std::min(a.origin, place.shift);
+    largest = std::max(largest, place.shift);
+    a.planes |= uint64_t{1} << place.plane;
+  }
+  if (a.planes == 0) {
+    a.origin = 0;
+    return a;
+  }
+  a.shifts = largest - a.origin + 1;
+  a.plane_count = count_bits(a.planes);
+  if (int64_t{a.shifts} * a.plane_count > kNarrowMaxPositions) return std::nullopt;
+  for (int k = 0; k < g.kernel; ++k) {
+    const TapPlace place = tap_place(g, k);
+    if (!serves(place)) continue;
+    const int slot = count_bits(a.planes & ((uint64_t{1} << place.plane) - 1));
+    a.positions[place.phase] |= uint64_t{1} << (slot * a.shifts + place.shift - a.origin);
+  }
+  for (int phase = 0; phase < phases; ++phase) {
+    if (a.positions[phase] != 0) a.active[a.actives++] = static_cast<uint8_t>(phase);
+  }
+  return a;
+}
+
+NarrowTables narrow_tables(const NarrowConvPlan& p, const NarrowAxis& h, const NarrowAxis& w) {
+  const int rows = p.row_groups * 16 * p.row_tiles;
+  NarrowTables at;
+  int next = 0;
+  const auto table = [&next](int count) {
+    const int start = next;
+    next += (count + 3) / 4 * 4;
+    return start;
+  };
+  at.offsets = table(p.source_pixels);
+  at.units = table(p.row_groups * 2 * p.steps);
+  at.rows = table(rows);
+  at.bias = table(rows);
+  at.info = table(rows);
+  at.pixels = table(p.tile.n * p.tile.h * p.tile.w);
+  at.steps = table(p.row_groups);
+  at.positions = table(p.row_groups * p.positions);
+  at.taps = table(h.geometry.phases() * p.planes_h * p.shifts_h + w.geometry.phases() * p.planes_w * p.shifts_w);
+  at.total = next;
+  return at;
+}
+
+int narrow_vector_result(const Problem& problem, const NarrowConvPlan& plan) {
+  const Correlation c = correlation(problem);
+  const int64_t line = int64_t{plan.tile.w} * without_idle_taps(geometry(problem, 1)).phases();
+  int count = static_cast<int>(16 / element_size(problem.dtype));
+  const auto fits = [&](int64_t number) { return number % count == 0; };
+  const auto all_fit = [&] {
+    const auto& stride = c.result.stride;
+    if (plan.columns_adjacent) {
+      return fits(stride[0]) && fits(stride[1]) && fits(stride[2]) && fits(c.result.size[3]) && fits(line);
+    }
+    if (plan.whole_lines) return fits(stride[0]) && fits(stride[2]) && fits(line * plan.channels);
+    return fits(stride[0]) && fits(stride[2]) && fits(stride[3]) && fits(c.result_channels) && fits(plan.channels);
+  };
+  while (count > 1 && !all_fit()) count /= 2;
+  return count;
+}
+
+std::string describe(const NarrowConvPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.channels << " channels in " << (plan.all_heights ? "all phases" : "all phases of the width") << " x ("
+       << plan.tile.n << " images, " << plan.tile.h << " rows, " << plan.tile.w << " columns), "
+       << kNarrowWarps / plan.warps_m << 'x' << plan.warps_m << " warps of " << 16 * plan.row_tiles << " rows"
+       << (plan.quads ? ", four columns at a time" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
+  return text.str();
+}
+
+std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+  const auto refuse = [&](const std::string& why) -> std::optional<Plan> {
+    if (considered) considered->push_back({"narrow family", 0, why});
+    return std::nullopt;
+  };
+  if (const std::string why = refusal(problem, device); !why.empty()) return refuse(why);
+  const std::optional<NarrowAxis> h = narrow_axis(problem, 0), w = narrow_axis(problem, 1);
+  if (!h || !w) return refuse("more phases, planes or shifts along an axis than its tables hold");
+  const Candidates candidates(problem, device, *h, *w);
+  const int64_t all_channels = correlation(problem).result_channels;
+  std::optional<Plan> best;
+  const auto consider = [&](int row_tiles, int warps_m, int channels, bool all_heights) {
+    for (int width = kTileWidth; width <= kMostTileWidth; width *= 2) {
+      const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights, width);
+      if (!plan || plan->blocks > INT32_MAX) continue;
+      const double ms = candidates.estimate_ms(*plan);
+      consider_plan(best, "narrow family", *plan, 0, ms, problem.dtype, considered);
+    }
+  };
+  for (const int channels : {8, 16, 32, 64}) {
+    const int of_block = static_cast<int>(std::min<int64_t>(channels, all_channels));
+    if (of_block < all_channels && of_block == 8 && w->actives < kFewPhases) continue;
+    for (const bool all_heights : {false, true}) {
+      if (all_heights && h->geometry.phases() == 1) continue;
+      const int rows = (all_heights ? h->actives : 1) * std::max(w->actives, 1) * of_block;
+      for (const int row_tiles : {1, 2, 4}) {
+        if (row_tiles > 1 && rows < 12 * row_tiles) continue;
+        for (int warps_m = 1; warps_m <= 8 && (warps_m == 1 || (warps_m - 1) * 16 * row_tiles < rows); warps_m *= 2) {
+          consider(row_tiles, warps_m, of_block, all_heights);
+        }
+      }
+    }
+    if (of_block == all_channels) break;
+  }
+  if (!best) return refuse("no tile fits: its weights and one chunk of the source in shared memory");
+  return best;
+}
+
+}  // namespace deconv

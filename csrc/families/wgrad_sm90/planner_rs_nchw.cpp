@@ -1,0 +1,316 @@
+// Tiles, lines and splits of the Hopper family's grad_weight of contiguous images by lines
+// (kernels/hopper/weight_lines.cuh).
+#include <algorithm>
+#include <sstream>
+
+#include "core/correlation.h"
+#include "families/igemm_sm90/planner.h"
+#include "families/registry.h"
+#include "families/wgrad_sm90/planner_tma_nhwc.h"
+#include "planner/cost_model.h"
+#include "planner/tensor_core_limits.h"
+
+namespace deconv {
+namespace {
+
+constexpr int kRows = kHopperWeightTileM;  // of operand A
+constexpr int kMostTap = 128;  // of a row of the kernel
+constexpr int kMostColumns = 256;  // of a box of grad_output
+constexpr int kMostStages = 8, kLeastStages = 2;
+// Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
+// beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
+constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
+
+// Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200.
+constexpr double kClockHopper = 1.85e9;
+constexpr double kColumn = 1.23;     // of an instruction, for each 2 of wgmma's N
+constexpr double kProductCost = 3;   // of an instruction besides
+constexpr double kSharedBytes = 103;  // of shared memory, in a cycle
+constexpr double kHalves = 2.9;      // times the shared memory of operand A, in pairs of 16-bit elements
+constexpr double kConflicts = 0.3;   // more of it, for each step of the stride
+constexpr double kCopyBytes = 45;    // of tensor copies, in a cycle
+constexpr double kLatency = 2000;    // of a step: brought, multiplied
+constexpr double kSplitShare = 5.8;  // three TF32 products, added up outside of the tensor cores
+constexpr double kSplitBytes = 6;    // of the input, whose low parts are written, in a cycle
+constexpr double kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
+constexpr double kShortRun = 1;      // steps' worth of what a run's first rows do not share with others
+constexpr double kBlockCost = 6000;
+constexpr double kBandwidth = 0.9;   // of the device's, that copies of lines reach
+constexpr double kLaunchMs = 8e-3, kAddMsPerByte = 0.6e-9;
+
+// Every how many channels of grad_output begin alike, counted in 16 bytes.
+int channel_kinds(const Problem& problem) {
+  const int64_t bytes = problem.y.stride[1] * static_cast<int64_t>(element_size(problem.dtype));
+  int kinds = 1;
+  while (problem.y.size[1] > 1 && kinds * bytes % 16 != 0) kinds *= 2;
+  return kinds;
+}
+
+std::string refusal(const Problem& problem, const Device& device) {
+  if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
+  if (problem.dtype == DType::kFloat64 || problem.dtype == DType::kOther) return "takes float16, bfloat16 and float32";
+  if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
+  if (problem.unaligned_first || problem.unaligned_second) return "takes operands that begin at multiples of 16 bytes";
+  if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
+  if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
+  if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
+    return "takes kernels of up to 64 rows and 128 columns";
+  }
+  const auto element = static_cast<int64_t>(element_size(problem.dtype));
+  const auto fits = [&](const Tensor4& tensor, int axis) {
+    return tensor.size[axis] == 1 || (tensor.stride[axis] > 0 && tensor.stride[axis] < 1ll << 35);
+  };
+  const auto is_whole = [&](const Tensor4& tensor, int axis) {
+    return tensor.size[axis] == 1 || tensor.stride[axis] * element % 16 == 0;
+  };
+  for (const Tensor4* tensor : {&problem.x, &problem.y}) {
+    const bool are_lines = (tensor->stride[3] == 1 || tensor->size[3] == 1) && fits(*tensor, 0) && fits(*tensor, 1) &&
+                           fits(*tensor, 2);
+    if (!are_lines) return "takes contiguous images";
+  }
+  if (!is_whole(problem.x, 0) || !is_whole(problem.x, 1) || !is_whole(problem.x, 2)) {
+    return "takes rows of the input at multiples of 16 bytes";
+  }
+  if (!is_whole(problem.y, 0)) return "takes images of grad_output at multiples of 16 bytes";
+  const Tensor4& y = problem.y;
+  const int kinds = channel_kinds(problem);
+  if (problem.out_channels_per_group() % kinds != 0) return "takes output channels that begin alike in equal numbers";
+  // To tensor copies the channels of a kind are one long line each.
+  const int64_t image = (y.size[2] - 1) * y.stride[2] + y.size[3];
+  if ((y.size[1] > 1 && y.stride[1] < image) || kinds * std::max(y.stride[1], image) >= INT32_MAX / 2) {
+    return "takes grad_output whose channels lie behind each other, up to 2^30 elements";
+  }
+  return "";
+}
+
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const Device& device)
+      : problem_(problem),
+        device_(device),
+        h_(geometry(problem, 0)),
+        w_(geometry(problem, 1)),
+        element_(static_cast<int>(element_size(problem.dtype))),
+        parts_(problem.dtype == DType::kFloat32 && !problem.allow_tf32 ? 2 : 1),
+        channels_m_(problem.in_channels_per_group()),
+        channels_n_(problem.out_channels_per_group()),
+        channel_kinds_(channel_kinds(problem)) {}
+
+  // block_rows: rows of the kernel whose input channels share an instruction; rows: of pixels.
+  std::optional<HopperWeightLinesPlan> plan(HopperLinesTile tile, int spread, int block_rows, int rows) const {
+    HopperWeightLinesPlan p;
+    p.tile = tile;
+    p.parts = parts_;
+    p.fold = channels_n_ <= kRows / 4 ? 4 : channels_n_ <= kRows / 2 ? 2 : 1;
+    p.spread = spread;
+    p.block_rows = block_rows;
+    p.block_m = static_cast<int>(std::min<int64_t>(round_up(channels_m_, 8), tile.n / block_rows / 8 * 8));
+    p.block_taps = static_cast<int>(std::min<int64_t>(w_.kernel, tile.warpgroups / spread * tile.taps * p.fold));
+    p.tap_groups = static_cast<int>(ceil_div(w_.kernel, p.block_taps));
+    p.channel_kinds = channel_kinds_;
+    p.y_channels = spread * kRows / p.fold;
+    p.rows = rows;
+    p.columns = kHopperRowBytes / element_ / rows;
+    p.tiles_w = static_cast<int>(ceil_div(problem_.axis[1].input, p.columns));
+    if (!choose_groups(p) || !choose_memory(p)) return std::nullopt;
+    p.blocks_m = static_cast<int>(ceil_div(channels_m_, p.block_m));
+    p.blocks_n = static_cast<int>(ceil_div(channels_n_, p.y_channels));
+    p.padded_m = p.blocks_m * p.block_m;
+    p.padded_n = p.blocks_n * p.y_channels;
+    if (!choose_splits(p)) return std::nullopt;
+    return p;
+  }
+
+  int64_t workspace_bytes(const HopperWeightLinesPlan& p) const { return p.splits * partial_bytes(p); }
+
+  double estimate_ms(const HopperWeightLinesPlan& p) const {
+    const double cycles = all_cycles(p, step_cycles(p));
+    const double memory = static_cast<double>(problem_.bytes()) / (kBandwidth * device_.bandwidth);
+    return 1e3 * std::max(cycles / kClockHopper, memory) + kLaunchMs +
+           kAddMsPerByte * static_cast<double>(workspace_bytes(p));
+  }
+
+ private:
+  // Rows of the kernel that read the same plane of grad_output, in groups; a tile begins with the first row that any of
+  // them meets. False: too many for the tables, or too far apart.
+  bool choose_groups(HopperWeightLinesPlan& p) const {
+    struct Row {
+      int plane, kh, shift;
+    };
+    std::vector<Row> rows;
+    for (int kh = 0; kh < h_.kernel; ++kh) {
+      const TapPlace place = tap_place(h_, kh);
+      rows.push_back({place.plane, kh, place.shift});
+    }
+    std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.plane < b.plane; });
+    const auto fits = [](int value) { return value >= INT16_MIN && value <= INT16_MAX; };
+    int reach = 0;
+    p.row_groups = 0;
+    for (size_t begin = 0, end = 0; begin < rows.size(); begin = end, ++p.row_groups) {
+      while (end < rows.size() && end - begin < static_cast<size_t>(p.block_rows) &&
+             rows[end].plane == rows[begin].plane) {
+        ++end;
+      }
+      if ((p.row_groups + 1) * p.block_rows > kHopperLinesRows || !fits(rows[begin].shift) ||
+          !fits(rows[end - 1].shift)) {
+        return false;
+      }
+      // Shifts rise with the taps of a plane.
+      reach = std::max(reach, rows[end - 1].shift - rows[begin].shift);
+      p.groups[p.row_groups] = {static_cast<int16_t>(rows[begin].plane), static_cast<int16_t>(rows[begin].shift)};
+      for (size_t i = begin; i < begin + p.block_rows; ++i) {
+        p.kernel_rows[p.row_groups * p.block_rows + i - begin] = static_cast<int16_t>(i < end ? rows[i].kh : -1);
+      }
+    }
+    p.row_step = h_.dilation / gcd(h_.stride, h_.dilation);
+    const int64_t tiles = ceil_div(problem_.axis[0].input + reach, p.rows);
+    // Rows of grad_output, existing or not, are 32-bit integers.
+    if ((tiles * p.rows + (1 << 16)) * h_.stride > INT32_MAX / 2) return false;
+    p.tiles_h = static_cast<int>(tiles);
+    return true;
+  }
+
+  bool choose_memory(HopperWeightLinesPlan& p) const {
+    // Of elements and of what shares 16 bytes with the first; an odd number of 16 bytes, so that neighbouring channels
+    // begin in different banks.
+    const int64_t taps = p.tile.warpgroups / p.spread * p.tile.taps * p.fold;  // idle ones read, too
+    const int64_t columns = (p.columns - 1) * static_cast<int64_t>(w_.stride) + (taps - 1) * w_.dilation + 1;
+    const int64_t pitch = (ceil_div(columns * element_ + 16 - element_, 16) | 1) * 16;
+    if (pitch > kMostColumns * element_) return false;
+    p.y_pitch = static_cast<int>(pitch);
+    if (p.y_channels % p.channel_kinds != 0) return false;
+    p.y_box_bytes = static_cast<int>(round_up(p.y_channels / p.channel_kinds * pitch, 128));
+    p.y_row_bytes = p.channel_kinds * p.y_box_bytes;
+    const int input = p.block_rows * p.block_m * kHopperRowBytes;
+    p.y_at = p.parts * input;
+    // Idle columns read what lies behind the input.
+    const int64_t bytes = std::max<int64_t>(p.y_at + static_cast<int64_t>(p.rows) * p.y_row_bytes,
+                                            (p.parts - 1) * input + p.tile.n * kHopperRowBytes);
+    const int64_t stage = round_up(bytes, 1024);
+    constexpr int kBarriers = 24;  // bytes of a stage
+    p.stages = static_cast<int>(
+        std::min<int64_t>(kMostStages, (device_.shared_bytes_per_block - kBarriers * kMostStages) / stage));
+    if (p.stages < kLeastStages) return false;
+    p.stage_bytes = static_cast<int>(stage);
+    p.barriers_at = p.stages * p.stage_bytes;
+    p.shared_bytes = p.barriers_at + kBarriers * p.stages;
+    return true;
+  }
+
+  double step_cycles(const HopperWeightLinesPlan& p) const {
+    int busy = 0;  // warpgroups that have a tap, of all groups of taps
+    const int taps = p.tile.taps * p.fold;
+    for (int first = 0; first < w_.kernel; first += p.block_taps) {
+      busy += p.spread * static_cast<int>(ceil_div(std::min(p.block_taps, w_.kernel - first), taps));
+    }
+    const double products = static_cast<double>(kHopperRowBytes) / 32 * p.tile.taps * busy / p.tap_groups;
+    const double tensor = products * (kColumn * p.tile.n / 2 + kProductCost) * (p.parts == 2 ? kSplitShare : 1);
+    const double conflicts = (element_ == 2 ? kHalves : 1) * (1 + kConflicts * (std::min(w_.stride, 8) - 1));
+    const double shared = (products * (2048 * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32.0) + p.stage_bytes) /
+                          kSharedBytes;
+    const double copies = p.stage_bytes / kCopyBytes;
+    const double split = p.parts == 2 ? p.block_rows * p.block_m * kHopperRowBytes / kSplitBytes : 0;
+    return std::max({tensor, shared, copies, split, kLatency / (p.stages - 1)}) + kStepCost +
+           (p.rows == 2 ? kSecondRow : 0);
+  }
+
+  // Of the block that has most to do, in all waves.
+  double all_cycles(const HopperWeightLinesPlan& p, double step) const {
+    const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
+    const double steps = static_cast<double>(ceil_div(p.all_runs, p.splits)) * p.run;
+    return waves * (steps * step + kBlockCost);
+  }
+
+  // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, and runs
+  // that divide evenly among them.
+  bool choose_splits(HopperWeightLinesPlan& p) const {
+    const int64_t tiles = static_cast<int64_t>(p.tap_groups) * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
+    const int64_t columns = p.tiles_w * problem_.batch;  // of tiles
+    if (columns * p.tiles_h >= 1 << 30) return false;
+    const int64_t most_steps = std::max<int64_t>(1, (element_ == 2 ? kMostPixels16Bit
+                                                     : parts_ == 1 ? kMostPixelsTf32
+                                                                   : kMostPixelsSplit) /
+                                                        (p.rows * p.columns));
+    const int64_t most_splits = kWorkspaceLimit / partial_bytes(p);
+    const double step = step_cycles(p);
+    HopperWeightLinesPlan best;
+    double best_ms = 0;
+    for (const int run : {8, 16, 32, 64, 128, 256}) {
+      if (run > 8 && run >= 2 * p.tiles_h) break;
+      p.runs = static_cast<int>(ceil_div(p.tiles_h, run));
+      p.run = static_cast<int>(ceil_div(p.tiles_h, p.runs));
+      p.all_runs = static_cast<int>(columns * p.runs);
+      const int64_t least = ceil_div(p.all_runs, std::max<int64_t>(1, most_steps / p.run));
+      const int64_t most = std::min<int64_t>(p.all_runs, most_splits);
+      if (p.run > most_steps || least > most || tiles * most > INT32_MAX / 16) continue;
+      for (int64_t waves = 1; waves <= 8; ++waves) {  // the splits that just fill a number of waves
+        p.splits = static_cast<int>(std::clamp(waves * device_.multiprocessors / tiles, least, most));
+        p.blocks = tiles * p.splits;
+        const double ms = 1e3 * all_cycles(p, step * (1 + kShortRun / p.run)) / kClockHopper +
+                          kAddMsPerByte * static_cast<double>(workspace_bytes(p));
+        if (best_ms > 0 && ms >= best_ms) continue;
+        best = p;
+        best_ms = ms;
+      }
+    }
+    if (best_ms > 0) p = best;
+    return best_ms > 0;
+  }
+
+  int64_t partial_bytes(const HopperWeightLinesPlan& p) const {
+    return 4 * problem_.groups * h_.kernel * w_.kernel * p.padded_m * p.padded_n;
+  }
+
+  const Problem& problem_;
+  const Device& device_;
+  AxisGeometry h_, w_;
+  int element_, parts_;
+  int64_t channels_m_, channels_n_;
+  int channel_kinds_;
+};
+
+}  // namespace
+
+std::string describe(const HopperWeightLinesPlan& plan, DType) {
+  std::ostringstream text;
+  text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.fold << " taps x " << kRows / plan.fold
+       << " output channels, lines of " << plan.block_rows << " rows of the kernel x " << plan.block_m
+       << " input channels, " << (plan.spread > 1 ? "output channels" : "taps") << " side by side, " << plan.rows << 'x'
+       << plan.columns << " pixels a stage" << (plan.parts == 2 ? ", three TF32 products" : "");
+  return text.str();
+}
+
+std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
+                                             std::vector<Candidate>* considered) {
+  if (const std::string why = refusal(problem, device); !why.empty()) {
+    if (considered) considered->push_back({"hopper family, lines", 0, why});
+    return std::nullopt;
+  }
+  const Candidates candidates(problem, device);
+  std::optional<Plan> best;
+  const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
+  const auto consider = [&](HopperLinesTile tile) {
+    for (const int spread : {1, tile.warpgroups}) {
+      if (spread > 1 && tiles_n == 1) continue;
+      for (int block_rows = 1; block_rows <= kernel_h && 8 * block_rows <= tile.n; ++block_rows) {
+        for (const int rows : {1, 2}) {
+          const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
+          if (!plan) continue;
+          const double ms = candidates.estimate_ms(*plan);
+          consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
+        }
+      }
+    }
+  };
+  if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+    for (const HopperLinesTile tile : kHopperLinesTilesSplit) consider(tile);
+  } else {
+    for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
+  }
+  if (!best && considered) {
+    considered->push_back({"hopper family, lines", 0, "no tile fits: lines in shared memory, sums in their bound"});
+  }
+  return best;
+}
+
+}  // namespace deconv

@@ -1,8 +1,0 @@
-#include <cuda_fp16.h>
-
-#include "col2im_hopper.cuh"
-
-namespace deconv {
-template cudaError_t launch_col2im_hopper<__half>(const Problem&, const Col2imHopperPlan&, const Operands&,
-                                                  cudaStream_t);
-}  // namespace deconv

@@ -1,8 +1,0 @@
-#include "depthwise.cuh"
-
-namespace deconv {
-template cudaError_t launch_depthwise<double>(const Problem&, const DepthwisePlanesPlan&, const Operands&,
-                                              cudaStream_t);
-template cudaError_t launch_depthwise<double>(const Problem&, const DepthwiseChannelsPlan&, const Operands&,
-                                              cudaStream_t);
-}  // namespace deconv

@@ -1,5 +1,0 @@
-#include "gather_conv.cuh"
-
-namespace deconv {
-template cudaError_t launch_gather_conv<__half>(const Problem&, const GatherConvPlan&, const Operands&, cudaStream_t);
-}  // namespace deconv

@@ -1,8 +1,0 @@
-#include <cuda_fp16.h>
-
-#include "hopper_conv.cuh"
-
-namespace deconv {
-template cudaError_t launch_hopper_conv<__half, 1>(const Problem&, const HopperConvPlan&, const Operands&,
-                                                   cudaStream_t);
-}  // namespace deconv

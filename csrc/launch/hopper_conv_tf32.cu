@@ -1,5 +1,0 @@
-#include "hopper_conv.cuh"
-
-namespace deconv {
-template cudaError_t launch_hopper_conv<float, 1>(const Problem&, const HopperConvPlan&, const Operands&, cudaStream_t);
-}  // namespace deconv

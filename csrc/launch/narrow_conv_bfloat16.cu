@@ -1,6 +1,0 @@
-#include "narrow_conv.cuh"
-
-namespace deconv {
-template cudaError_t launch_narrow_conv<__nv_bfloat16, 1>(const Problem&, const NarrowConvPlan&, const Operands&,
-                                                          cudaStream_t);
-}  // namespace deconv

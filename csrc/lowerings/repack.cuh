@@ -1,0 +1,194 @@
+// One or two tensors, whatever their strides, rewritten channels_last so that TMA, or 16 bytes at a time, can bring
+// them.
+#pragma once
+
+#include "device/mma_sm80.cuh"
+#include "device/primitives.cuh"
+
+namespace deconv {
+
+inline constexpr int kRepackChannels = 64, kRepackThreads = 256;  // of a block
+inline constexpr int kRepackRowBytes = 256;  // of a channel's pixels
+
+template <class T>
+struct RepackTensor {
+  const T* source;
+  int64_t source_n, source_c, source_line, source_w;
+  T* repacked;  // [image][pixel][padded_channels]; each group's channels begin at a multiple of padded_group_channels
+  int lines, line_pixels;  // of an image: rows, or all of it where its rows follow each other
+  int group_channels, padded_group_channels, padded_channels;
+  int tiles_pixels, tiles_channels;  // of a line
+  bool whole_pieces;  // columns adjacent, and every piece of a line begins at a multiple of 16 bytes
+};
+
+template <class T, int kTensors>
+struct RepackParams {
+  RepackTensor<T> tensor[kTensors];
+  unsigned first_blocks;  // of tensor[0]; the others' follow
+};
+
+template <class T>
+inline constexpr int kRepackPixels = kRepackRowBytes / static_cast<int>(sizeof(T));  // of a block
+
+// A block turns kRepackChannels channels of kRepackPixels pixels around in shared memory. A piece is 16 bytes: of
+// pixels on the way in, of channels on the way out.
+template <class T>
+class RepackTile {
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kPiece = 16 / kSize;
+  static constexpr int kPieces = kRepackRowBytes / 16;  // of a channel's pixels
+  static constexpr int kAtOnce = kRepackThreads / kPieces;  // channels
+  static constexpr int kPerThread = kRepackChannels / kAtOnce;
+
+ public:
+  static constexpr int kBytes = kRepackChannels * kRepackRowBytes;
+
+  __device__ __forceinline__ RepackTile(const RepackTensor<T>& tensor, unsigned block, uint32_t shared)
+      : p(tensor), shared_(shared) {
+    unsigned rest = block;
+    const auto take = [&](unsigned count) {
+      const unsigned quotient = rest / count, digit = rest - quotient * count;
+      rest = quotient;
+      return static_cast<int>(digit);
+    };
+    first_channel_ = take(p.tiles_channels) * kRepackChannels;
+    first_pixel_ = take(p.tiles_pixels) * kRepackPixels<T>;
+    line_ = take(p.lines);
+    image_ = static_cast<int>(rest);
+  }
+
+  __device__ __forceinline__ void load() const {
+    const int piece = threadIdx.x % kPieces, first = threadIdx.x / kPieces;
+    const int pixel = first_pixel_ + piece * kPiece, pixels = min(p.line_pixels - pixel, kPiece);
+    const T* const line = p.source + image_ * p.source_n + line_ * p.source_line + pixel * p.source_w;
+    const bool unpadded = p.group_channels == p.padded_group_channels;
+    const T* source[kPerThread];
+    int count[kPerThread];  // of pixels
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int padded = first_channel_ + first + i * kAtOnce;
+      int channel = padded;
+      count[i] = padded < p.padded_channels ? pixels : 0;
+      if (!unpadded) {
+        const int group = padded / p.padded_group_channels, of_group = padded - group * p.padded_group_channels;
+        channel = group * p.group_channels + of_group;
+        if (of_group >= p.group_channels) count[i] = 0;
+      }
+      source[i] = line + channel * p.source_c;
+    }
+    uint4 value[kPerThread];
+    if (p.whole_pieces) {
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        value[i] = count[i] > 0 ? __ldcs(reinterpret_cast<const uint4*>(source[i])) : make_uint4(0, 0, 0, 0);
+      }
+    } else if (p.source_w == 1) {
+      uint4 next[kPerThread];
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        const int skipped = static_cast<int>(reinterpret_cast<uintptr_t>(source[i]) & 15);
+        const uint4* const aligned = reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(source[i]) - skipped);
+        value[i] = count[i] > 0 ? __ldg(aligned) : make_uint4(0, 0, 0, 0);
+        next[i] = skipped + count[i] * kSize > 16 && count[i] > 0 ? __ldg(aligned + 1) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        value[i] = shifted(value[i], next[i], static_cast<int>(reinterpret_cast<uintptr_t>(source[i]) & 15));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        T element[kPiece];
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e) element[e] = e < count[i] ? source[i][e * p.source_w] : narrow<T>(0.0f);
+        value[i] = reinterpret_cast<const uint4&>(element);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int channel = first + i * kAtOnce;
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place(channel, piece)), "r"(value[i].x),
+                   "r"(value[i].y), "r"(value[i].z), "r"(value[i].w)
+                   : "memory");
+    }
+  }
+
+  template <bool kRounds>
+  __device__ __forceinline__ void store() const {
+    constexpr int kPixels = kSize == 2 ? 8 : 4;  // of a warp at once, 32 channels each
+    constexpr int kWarps = kRepackThreads / 32, kUnits = kRepackPixels<T> / kPixels * 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int half = warp % 2 * 32;
+    const int of_lane = kSize == 2 ? lane / 4 : lane % 4;  // pixel
+    const int channel = half + (kSize == 2 ? lane % 4 * 8 : lane / 4 * 4);
+    const int64_t row = (static_cast<int64_t>(image_) * p.lines + line_) * p.line_pixels + first_pixel_;
+    T* const repacked = p.repacked + row * p.padded_channels + first_channel_ + channel;
+    if (kSize == 4 && first_channel_ + channel >= p.padded_channels) return;
+#pragma unroll
+    for (int i = 0; i < kUnits / kWarps; ++i) {
+      const int piece = warp / 2 + i * (kWarps / 2), pixel = piece * kPixels + of_lane;
+      uint32_t v[4];
+      if constexpr (kSize == 2) {
+        // Rows 2 r and 2 r + 1 of matrix j are the channels 8 r + 2 j and 8 r + 2 j + 1, so a lane gets 8 neighbours.
+        const int from = half + lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "r"(place(from, piece))
+                     : "memory");
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          asm volatile("ld.shared.b32 %0, [%1];"
+                       : "=r"(v[j])
+                       : "r"(place(channel + j, piece) + of_lane * 4)
+                       : "memory");
+          if constexpr (kRounds) v[j] = round_to_tf32(v[j]);
+        }
+      }
+      if (first_pixel_ + pixel >= p.line_pixels || first_channel_ + channel >= p.padded_channels) continue;
+      *reinterpret_cast<uint4*>(repacked + static_cast<int64_t>(pixel) * p.padded_channels) = make_uint4(v[0], v[1],
+                                                                                                         v[2], v[3]);
+    }
+  }
+
+ private:
+  // Pieces of a row change places so that both ways through shared memory meet every bank once.
+  __device__ __forceinline__ uint32_t place(int channel, int piece) const {
+    const int turn = kSize == 2 ? channel / 8 % 4 * 2 + channel % 2 : channel / 4 % 8;
+    return shared_ + channel * kRepackRowBytes + (piece ^ turn) * 16;
+  }
+
+  // 16 bytes from byte `bytes` on of two neighbours.
+  __device__ __forceinline__ static uint4 shifted(uint4 a, uint4 b, int bytes) {
+    uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int step = 2; step >= 1; step /= 2) {
+#pragma unroll
+      for (int i = 0; i + step < 8; ++i) w[i] = (bytes & 4 * step) != 0 ? w[i + step] : w[i];
+    }
+    if constexpr (kSize == 4) return make_uint4(w[0], w[1], w[2], w[3]);
+    const int bits = bytes % 4 * 8;
+    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+                      __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+  }
+
+  const RepackTensor<T>& p;
+  uint32_t shared_;
+  int first_pixel_, first_channel_, line_, image_;
+};
+
+// It may be started early: what reads the slice before is only awaited by the stores. kRounds: float32 to TF32.
+template <class T, int kTensors, bool kRounds>
+__global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T, kTensors> p) {
+#if __CUDA_ARCH__ >= 800
+  __shared__ __align__(16) unsigned char shared[RepackTile<T>::kBytes];
+  start_dependents();
+  const bool second = kTensors == 2 && blockIdx.x >= p.first_blocks;
+  const RepackTile<T> tile(p.tensor[second], blockIdx.x - (second ? p.first_blocks : 0), shared_address(shared));
+  tile.load();
+  __syncthreads();
+  await_predecessors();
+  tile.template store<kRounds>();
+#endif
+}
+
+}  // namespace deconv

@@ -1,0 +1,107 @@
+// A tensor rewritten in blocks of pixels, or back (subpixel.h). Nothing is computed: elements are bits, and neighbours
+// that lie together in both are one *unit*.
+#pragma once
+
+#include <cstdint>
+
+#include "core/divisor.h"
+#include "device/primitives.cuh"
+
+namespace deconv::subpixel {
+
+inline constexpr int kBlocksThreads = 256;
+inline constexpr int kPieceBytes = 16;  // of a block, that a thread moves
+// Where narrow accesses store to the plain tensor, a warp takes two pieces of 16 blocks: whole sectors on either side.
+inline constexpr int kLogTurnedPieces = 1, kLogTurnedBlocks = 4, kTurnedBlocks = 1 << kLogTurnedBlocks;
+
+template <int kBytes>
+struct UnitOf;
+template <>
+struct UnitOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct UnitOf<4> {
+  using Type = uint32_t;
+};
+template <>
+struct UnitOf<8> {
+  using Type = uint2;
+};
+template <>
+struct UnitOf<16> {
+  using Type = uint4;
+};
+
+// Strides, widths and what counts along the width are in units.
+struct BlocksParams {
+  const void* source;
+  void* result;
+  int64_t plain_n, plain_c, plain_h, plain_w;
+  int size_h, size_w;  // of an image
+  int height, width;   // of a block
+  int shift_h, shift_w;
+  int units;  // of a block; what is behind them in its last piece is zero
+  bool channels_fastest;  // then columns, then rows; else columns, rows, channels
+  Divisor fastest, middle;  // how many of the first two
+  // Threads go over so many pieces of so many neighbouring blocks, then over the blocks' other pieces, then over all.
+  int log_together, log_blocks;
+  Divisor piece_groups, block_groups, down;  // of a block, of a line of blocks; lines
+  int pieces, across;  // of a block; blocks
+  int64_t threads;
+};
+
+// kToBlocks: from the plain tensor to blocks. It may be started early: the kernel before is only awaited by the stores.
+template <int kUnitBytes, bool kToBlocks>
+__global__ void __launch_bounds__(kBlocksThreads) blocks_kernel(const __grid_constant__ BlocksParams p) {
+  using Unit = typename UnitOf<kUnitBytes>::Type;
+  constexpr int kUnits = kPieceBytes / kUnitBytes;
+  start_dependents();
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kBlocksThreads + threadIdx.x;
+  const int log_unit = p.log_together + p.log_blocks, within = static_cast<int>(thread) & ((1 << log_unit) - 1);
+  const int group = static_cast<int>(thread >> log_unit), groups = p.piece_groups.quotient(group);
+  const int line = p.block_groups.quotient(groups), image = p.down.quotient(line);
+  const int piece = (p.piece_groups.remainder(group) << p.log_together) + (within & ((1 << p.log_together) - 1));
+  const int column = (p.block_groups.remainder(groups) << p.log_blocks) + (within >> p.log_together);
+  if (thread < p.threads && piece < p.pieces && column < p.across) {
+    const int64_t blocked = (static_cast<int64_t>(line) * p.across + column) * p.pieces + piece;
+    const int first = piece * kUnits;
+    const int top = p.down.remainder(line) * p.height - p.shift_h, left = column * p.width - p.shift_w;
+    int middle = p.fastest.quotient(first), slowest = p.middle.quotient(middle);
+    int fastest = first - middle * static_cast<int>(p.fastest.divisor);
+    middle -= slowest * static_cast<int>(p.middle.divisor);
+    int64_t at[kUnits];
+    bool exists[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int c = p.channels_fastest ? fastest : slowest;
+      const int h = top + (p.channels_fastest ? slowest : middle), w = left + (p.channels_fastest ? middle : fastest);
+      exists[i] = first + i < p.units && h >= 0 && h < p.size_h && w >= 0 && w < p.size_w;
+      at[i] = image * p.plain_n + c * p.plain_c + h * p.plain_h + w * p.plain_w;
+      if (++fastest == static_cast<int>(p.fastest.divisor)) {
+        fastest = 0;
+        if (++middle == static_cast<int>(p.middle.divisor)) {
+          middle = 0;
+          ++slowest;
+        }
+      }
+    }
+    alignas(kPieceBytes) Unit unit[kUnits];
+    if constexpr (kToBlocks) {
+      const Unit* const source = static_cast<const Unit*>(p.source);
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) unit[i] = exists[i] ? source[at[i]] : Unit{};
+      await_predecessors();
+      static_cast<uint4*>(p.result)[blocked] = reinterpret_cast<const uint4&>(unit);
+    } else {
+      reinterpret_cast<uint4&>(unit) = static_cast<const uint4*>(p.source)[blocked];
+      Unit* const result = static_cast<Unit*>(p.result);
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        if (exists[i]) result[at[i]] = unit[i];
+      }
+    }
+  }
+}
+
+}  // namespace deconv::subpixel

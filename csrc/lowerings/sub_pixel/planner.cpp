@@ -1,0 +1,113 @@
+#include "lowerings/sub_pixel/planner.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "families/igemm_sm90/planner.h"
+#include "lowerings/sub_pixel/sub_pixel.h"
+
+namespace deconv {
+namespace {
+
+// Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
+// further ones start early. Fitted to timings on an H200.
+constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1.2e-3, kBackMs = 4.5e-3;
+double blocks_ms(const Blocks& blocks, DType dtype) {
+  constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
+  const int64_t element = element_size(dtype);
+  const int unit = subpixel_unit(blocks, element);
+  const double apart = unit == kSubpixelAlignment ? 1 : std::max(1.0, kAlone * static_cast<double>(element) / unit);
+  return static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
+}
+// More, of writing back to rows that share sectors with the next: element by element, or more than a cache holds until
+// both parts of a sector are written.
+double rows_ms(const Blocks& blocks, DType dtype) {
+  constexpr double kMsPerRow = 3e-7;
+  constexpr int64_t kCached = 32 << 20;
+  const int64_t element = element_size(dtype);
+  const std::array<int64_t, 4>& size = blocks.plain.size;
+  const bool shared = blocks.plain.stride[3] == 1 && size[3] * element % kSectorBytes != 0;
+  const bool apart = subpixel_unit(blocks, element) == element || blocks.numel() * element > kCached;
+  return shared && apart ? static_cast<double>(size[0] * size[1] * size[2]) * kMsPerRow : 0;
+}
+
+// Whether the inner plan may store the output's blocks where they belong.
+bool may_store_plain(const Problem& problem) {
+  return problem.direction == Direction::kForward && !subpixel_output(problem).in_place() && !has_columns(problem) &&
+         subpixel_result_blocks(problem);
+}
+// Whether blocks are worth it for products of several taps.
+bool is_worth_blocks(const Problem& problem) {
+  const ResultBlocks blocks = *subpixel_result_blocks(problem);
+  return problem.out_channels_per_group() < kMostSubpixelChannels ||
+         (blocks.line == 1 && blocks.width >= kLeastSubpixelRow);
+}
+
+}  // namespace
+
+std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                  std::vector<Candidate>* considered) {
+  const auto refuse = [&](const std::string& why) {
+    if (!why.empty() && considered) considered->push_back({"subpixel family", 0, why});
+    return !why.empty();
+  };
+  if (refuse(subpixel_refusal(problem))) return std::nullopt;
+  if (refuse(device.has_wgmma || device.has_mma ? "" : "needs tensor cores")) return std::nullopt;
+  const bool forward = problem.direction == Direction::kForward;
+  const bool is_weight = problem.direction == Direction::kGradWeight;
+  const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
+  const auto bytes = [&](const Blocks& blocks) {
+    return round_up(blocks.numel() * element_size(problem.dtype), kWorkspaceRoom);
+  };
+  std::optional<Plan> best;
+  const auto consider_inner = [&](const Plan& inner, bool stores_plain) {
+    SubpixelPlan plan;
+    plan.inner = std::make_shared<const Plan>(inner);
+    plan.columns = has_columns(problem);
+    plan.output_in_place = output.in_place();
+    plan.weight_in_place = weight.in_place();
+    plan.stores_plain = stores_plain;
+    const bool to_output = !plan.output_in_place && !stores_plain, to_weight = !plan.weight_in_place && !stores_plain;
+    plan.rewrites_bias = problem.has_bias && !stores_plain;
+    plan.weight_at = plan.output_at + (to_output ? bytes(output) : 0);
+    plan.bias_at = plan.weight_at + (to_weight ? bytes(weight) : 0);
+    plan.inner_at = plan.bias_at + (forward && !stores_plain ? bytes(bias) : 0);
+    double ms = inner.estimate_ms;
+    double launch_ms = kLaunchMs;  // before the inner plan's kernels
+    const auto rewrite_before = [&](const Blocks& blocks) {
+      ms += launch_ms + blocks_ms(blocks, problem.dtype);
+      launch_ms = kFurtherLaunchMs;
+    };
+    if (to_output && !forward) rewrite_before(output);
+    if (to_weight && !is_weight) rewrite_before(weight);
+    if (plan.rewrites_bias) rewrite_before(bias);
+    if (to_output && forward) ms += kBackMs + blocks_ms(output, problem.dtype) + rows_ms(output, problem.dtype);
+    if (to_weight && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
+    consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
+  };
+  const PlannerOptions within = options.without("subpixel").without("merged");
+  if (!refuse(subpixel_rewriting_refusal(problem))) {
+    consider_inner(make_plan(subpixel_problem(problem), device, within), false);
+  }
+  if (within.allows("hopper") && may_store_plain(problem)) {
+    const Problem stored = subpixel_stored_problem(problem);
+    const auto consider_planner = [&](const auto& planner) {
+      std::vector<Candidate> tiles;
+      const std::optional<Plan> quickest = planner(stored, device, considered ? &tiles : nullptr);
+      if (quickest && !considered) consider_inner(*quickest, true);
+      for (const Candidate& tile : tiles) {
+        if (tile.plan) consider_inner(*tile.plan, true);
+      }
+    };
+    consider_planner(plan_hopper_planes);
+    if (is_worth_blocks(problem)) consider_planner(plan_hopper_conv);
+  }
+  return best;
+}
+
+std::string describe(const SubpixelPlan& plan, DType dtype) {
+  return (plan.columns ? "images of one pixel as columns, " : "the output in blocks of the stride, ") +
+         describe(*plan.inner, dtype);
+}
+
+}  // namespace deconv
