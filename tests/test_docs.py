@@ -13,7 +13,7 @@ from torch import nn
 import deconv_ext
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(ROOT.glob("docs/*.md"))
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
 _NAMES = (
     "conversion", "functional", "functional1d", "inspection", "modules", "override", "profiling", "workloads"
 )  # fmt: skip

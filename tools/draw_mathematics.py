@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/kernels.md into docs/images: phases.svg, taps.svg and tiles.svg.
+"""Draws the pictures of docs/kernels/ into docs/images: phases.svg, taps.svg and tiles.svg.
 
 python tools/draw_mathematics.py
 """
