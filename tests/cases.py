@@ -89,7 +89,7 @@ AWKWARD = [
     case("long_sum_depthwise", 3, 4, 50, 33, 4, 3, p=1, g=4),
 ]  # fmt: skip
 
-# Enough blocks for an H200's planner to choose, forward and grad_input together, every tile of the gather family. One
+# Enough blocks for an H200's planner to choose, forward and grad_input together, every tile of the simt family. One
 # channel on either side would be the depthwise family's.
 TILES = [
     case(f"tiles_{n}x{ci}x{h}x{w}_{co}_k{k}_s{s}", n, ci, h, w, co, k, s=s, p=1)

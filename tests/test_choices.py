@@ -21,7 +21,17 @@ from planning import problem_of  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
 PEAK_BANDWIDTH = {"h100": 3.35e12, "h200": 4.92e12}  # of memory, bytes/s
-FAMILIES = ("gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel", "merged")
+FAMILIES = (
+    "simt",
+    "depthwise",
+    "igemm_sm90",
+    "wgrad_sm90",
+    "igemm_sm80",
+    "small_channel",
+    "col2im",
+    "sub_pixel",
+    "group_merge",
+)
 
 
 class Row(NamedTuple):
@@ -126,9 +136,9 @@ def test_planes_and_pictures(name: str, most: float, known_part: float) -> None:
 
 
 def test_copied_results() -> None:
-    """bfloat16 and TF32 in channels_last, without the subpixel family, which is newer in part."""
+    """bfloat16 and TF32 in channels_last, without the sub_pixel family, which is newer in part."""
     rows, newer = _rows("h200_copied"), 0
-    families = ",".join(family for family in FAMILIES if family != "subpixel")
+    families = ",".join(family for family in FAMILIES if family != "sub_pixel")
     ratios: dict[str, list[float]] = {"bf16": [], "tf32": []}
     for row in rows:
         chosen = row.chosen(families)
@@ -144,7 +154,7 @@ def test_narrow_family() -> None:
     """Its tiles, forward; nearer than on average for kb1_75 and kb1_81, which it serves."""
     losses: dict[tuple[str, str, str], float] = {}
     for row in (*_rows("h100_few_channels"), *_rows("h100_narrow")):
-        ms = row.known.get(row.chosen("narrow"))
+        ms = row.known.get(row.chosen("small_channel"))
         if ms is not None:
             losses[row.layer["name"], row.mode, row.layout] = ms / min(row.known.values())
     assert len(losses) > 80

@@ -225,8 +225,8 @@ def test_awkward_cases_by_the_plan_of_choice(i: int, one: Case, direction: str) 
 @pytest.mark.parametrize(("i", "one"), enumerate(AWKWARD_FEW), ids=lambda v: v["name"] if isinstance(v, dict) else "")
 def test_awkward_cases_by_tiles_of_the_gather_family(i: int, one: Case, direction: str) -> None:
     """Each tile now and then."""
-    call = Call(one, direction, list(MODES)[i % 5], LAYOUTS[i // 5 % 2], "gather")
-    plans = core.candidates(call.problem, call.device, "gather")
+    call = Call(one, direction, list(MODES)[i % 5], LAYOUTS[i // 5 % 2], "simt")
+    plans = core.candidates(call.problem, call.device, "simt")
     call.with_plan(plans[i % len(plans)]).check()
 
 
@@ -245,7 +245,10 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "modes"), [("hopper", MODES), ("mma", MODES), ("narrow", ["tf32", "bfloat16"])])
+@pytest.mark.parametrize(
+    ("family", "modes"),
+    [("igemm_sm90,wgrad_sm90", MODES), ("igemm_sm80", MODES), ("small_channel", ["tf32", "bfloat16"])],
+)
 @pytest.mark.parametrize("direction", list(RESULTS))
 @pytest.mark.parametrize("one", TILES, ids=lambda one: one["name"])
 def test_tiles(one: Case, direction: str, family: str, modes: list[str]) -> None:
@@ -258,13 +261,17 @@ def test_tiles(one: Case, direction: str, family: str, modes: list[str]) -> None
 def test_families_serve_their_tiles() -> None:
     calls = [
         Call(one, direction, mode, "contiguous", family)
-        for family, mode in (("hopper", "bfloat16"), ("mma", "float32"), ("narrow", "tf32"))
+        for family, mode in (
+            ("igemm_sm90,wgrad_sm90", "bfloat16"),
+            ("igemm_sm80", "float32"),
+            ("small_channel", "tf32"),
+        )
         for direction, one in itertools.product(RESULTS, TILES)
     ]
     served = Counter(call.family for call in calls if call.is_served_by(call.family))
-    assert served["hopper"] >= 27
-    assert served["mma"] >= 25
-    assert served["narrow"] >= 10
+    assert served["igemm_sm90,wgrad_sm90"] >= 27
+    assert served["igemm_sm80"] >= 25
+    assert served["small_channel"] >= 10
 
 
 FEW_CHANNELS = [  # im2col, col2im, narrow
@@ -283,7 +290,7 @@ FEW_PIXELS = [  # clusters
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["hopper", "narrow", "col2im"])
+@pytest.mark.parametrize("family", ["igemm_sm90,wgrad_sm90", "small_channel", "col2im"])
 @pytest.mark.parametrize(
     ("direction", "one"), FEW_CHANNELS + FEW_PIXELS, ids=lambda v: v if isinstance(v, str) else v["name"]
 )
@@ -297,10 +304,12 @@ def test_few_channels_and_few_pixels(direction: str, one: Case, family: str) -> 
 def test_families_serve_few_channels_and_few_pixels() -> None:
     served = Counter(
         family
-        for family, (direction, one) in itertools.product(("hopper", "narrow", "col2im"), FEW_CHANNELS + FEW_PIXELS)
+        for family, (direction, one) in itertools.product(
+            ("igemm_sm90,wgrad_sm90", "small_channel", "col2im"), FEW_CHANNELS + FEW_PIXELS
+        )
         if Call(one, direction, "tf32", "contiguous", family, multiprocessors=132).is_served_by(family)
     )
-    assert served == {"hopper": 9, "narrow": 6, "col2im": 2}
+    assert served == {"igemm_sm90,wgrad_sm90": 9, "small_channel": 6, "col2im": 2}
 
 
 def _by_mode(layers: list[tuple[str, Case]]) -> list[tuple[str, str, Case]]:
@@ -366,7 +375,7 @@ PICTURES = [
 @pytest.mark.parametrize(("mode", "direction", "one"), _by_mode(PICTURES), ids=_name)
 def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, layout: str) -> None:
     """Tiles of every number of columns and rows, results that copies take out and others."""
-    call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
+    call = Call(one, direction, mode, layout, "igemm_sm90,wgrad_sm90", multiprocessors=3)
     plans = _plans_of(call, core.HopperPicturesPlan)
     assert plans
     for plan in plans[:: len(plans) // 4 | 1]:
@@ -379,21 +388,21 @@ def test_few_result_channels_on_hopper(mode: str, direction: str, one: Case, lay
 @pytest.mark.parametrize(("direction", "one"), [PICTURES[0], PICTURES[4], PICTURES[9]], ids=_name)
 def test_infinities_of_few_result_channels(direction: str, one: Case, mode: str, layout: str) -> None:
     """Results that have a zero for the pixel, by either kernel for Hopper, do not see it."""
-    call = Call(one, direction, mode, layout, "hopper", multiprocessors=3)
+    call = Call(one, direction, mode, layout, "igemm_sm90,wgrad_sm90", multiprocessors=3)
     operands = call.operands()
     operands["x"][0, 3, 0, 0], operands["x"][0, 5, -1, -1] = float("inf"), float("-inf")
     operands["x"][-1, 7, 2, 4] = float("nan")
     expected = call.reference(operands)
     assert 0 < expected.isfinite().sum() < expected.numel()
     served = Counter()
-    for family, kind in (("hopper", core.HopperPicturesPlan), ("col2im", core.Col2imHopperPlan)):
+    for family, kind in (("igemm_sm90,wgrad_sm90", core.HopperPicturesPlan), ("col2im", core.Col2imHopperPlan)):
         plans = _plans_of(call, kind, family)
         for plan in plans[:: len(plans) // 4 | 1]:
             result = call.with_plan(plan).emulate(operands, 0)
             for where in (Tensor.isnan, Tensor.isposinf, Tensor.isneginf):
                 assert torch.equal(where(result), where(expected))
             served[family] += 1
-    assert min(served["hopper"], served["col2im"]) >= 3
+    assert min(served["igemm_sm90,wgrad_sm90"], served["col2im"]) >= 3
 
 
 # Units of every width, whole and ragged blocks, paddings beyond the stride, groups, a stride along one axis alone.
@@ -417,8 +426,8 @@ BLOCKS = [
 @pytest.mark.parametrize("one", BLOCKS, ids=lambda one: one["name"])
 def test_blocks_of_the_subpixel_family(one: Case, direction: str) -> None:
     for mode, layout in itertools.product(("float32", "tf32", "float16"), LAYOUTS):
-        call = Call(one, direction, mode, layout, "subpixel")
-        assert call.is_served_by("subpixel")
+        call = Call(one, direction, mode, layout, "sub_pixel")
+        assert call.is_served_by("sub_pixel")
         one_pixel, one_order = one["name"].startswith("one_pixel"), layout == "contiguous" or one["g"] == 1
         assert call.plan.tile.output_in_place == (one_pixel and one["p"] == (0, 0) and one_order)
         assert call.plan.tile.weight_in_place == ((one_pixel or one["k"] == one["s"]) and one_order)
@@ -439,9 +448,9 @@ STORED_BLOCKS = [one for one in BLOCKS if not one["name"].startswith("one_pixel"
 def test_blocks_stored_where_they_belong(one: Case, mode: str) -> None:
     """Without kernels of their own: by tiles of every order of pixels, with weights packed and in place."""
     for layout in LAYOUTS:
-        call = Call(one, "forward", mode, layout, "subpixel")
+        call = Call(one, "forward", mode, layout, "sub_pixel")
         by_kind: dict[tuple[Any, ...], list[Any]] = {}
-        for plan in core.candidates(call.problem, call.device, "subpixel"):
+        for plan in core.candidates(call.problem, call.device, "sub_pixel"):
             if not getattr(plan.tile, "stores_plain", False):
                 continue
             tile = plan.tile.inner.tile
@@ -478,10 +487,10 @@ PLANES = [
 @pytest.mark.parametrize("one", PLANES, ids=lambda one: one["name"])
 def test_planes_as_they_lie(one: Case, mode: str) -> None:
     """Planes of pixels as they lie, into the blocks of a contiguous output."""
-    call = Call(one, "forward", mode, "contiguous", "subpixel")
+    call = Call(one, "forward", mode, "contiguous", "sub_pixel")
     plans = [
         plan
-        for plan in core.candidates(call.problem, call.device, "subpixel")
+        for plan in core.candidates(call.problem, call.device, "sub_pixel")
         if isinstance(plan.tile, core.SubpixelPlan) and isinstance(plan.tile.inner.tile, core.HopperPlanesPlan)
     ]
     assert [plan.tile.inner.tile.channels for plan in plans if not plan.tile.inner.tile.resident] == [64, 128, 192, 256]
@@ -490,7 +499,7 @@ def test_planes_as_they_lie(one: Case, mode: str) -> None:
         call.with_plan(plan).check()
 
 
-def _plans_of(call: Call, kind: type, family: str = "hopper") -> list[Any]:
+def _plans_of(call: Call, kind: type, family: str = "igemm_sm90,wgrad_sm90") -> list[Any]:
     """Those of the family's candidates that have such tiles."""
     return [p for p in core.candidates(call.problem, call.device, family) if isinstance(p.tile, kind)]
 
@@ -513,7 +522,7 @@ STRIDED = [
 @pytest.mark.parametrize("one", STRIDED, ids=lambda one: one["name"])
 def test_strided_planes(one: Case, mode: str) -> None:
     """Octets of every shape, weights that stay and that do not."""
-    call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=9)
+    call = Call(one, "forward", mode, "contiguous", "igemm_sm90,wgrad_sm90", multiprocessors=9)
     plans = _plans_of(call, core.HopperStridedPlan)
     assert {2, 4} <= {plan.tile.octets for plan in plans if not plan.tile.resident}
     random = Random(one["name"] + mode)
@@ -543,7 +552,7 @@ FOLDED = [
 @pytest.mark.parametrize("one", FOLDED, ids=lambda one: one["name"])
 def test_folded_products(one: Case, mode: str) -> None:
     """Tiles of every size, some of several rounds."""
-    call = Call(one, "forward", mode, "contiguous", "hopper", multiprocessors=5)
+    call = Call(one, "forward", mode, "contiguous", "igemm_sm90,wgrad_sm90", multiprocessors=5)
     plans = _plans_of(call, core.HopperFoldedPlan)
     assert {plan.tile.pixels for plan in plans} == {n for n in (64, 128, 192, 256) if n >= one["h"] * one["w"]}
     for plan in plans:
@@ -553,7 +562,7 @@ def test_folded_products(one: Case, mode: str) -> None:
 @pytest.mark.parametrize("one", [FOLDED[0], FOLDED[4], FOLDED[6]], ids=lambda one: one["name"])
 def test_infinities_of_folded_products(one: Case) -> None:
     """Products that belong to no result, or to another image's, are added to none."""
-    call = Call(one, "forward", "bfloat16", "contiguous", "hopper", multiprocessors=5)
+    call = Call(one, "forward", "bfloat16", "contiguous", "igemm_sm90,wgrad_sm90", multiprocessors=5)
     operands = call.operands()
     operands["x"][0, 3, 0, 0], operands["x"][1, 5, -1, -1] = float("inf"), float("-inf")
     operands["x"][2, 7, 1, 2], operands["w"][4, 1, 3, 2] = float("nan"), float("inf")
@@ -581,8 +590,8 @@ GROUPS = [
 @pytest.mark.parametrize("one", GROUPS, ids=lambda one: one["name"])
 def test_groups_of_the_merged_family(one: Case) -> None:
     for mode, layout in itertools.product(("float32", "tf32", "float16", "bfloat16"), LAYOUTS):
-        call = Call(one, "grad_weight", mode, layout, "merged")
-        assert call.is_served_by("merged")
+        call = Call(one, "grad_weight", mode, layout, "group_merge")
+        assert call.is_served_by("group_merge")
         call.check()
         _check_odd_addresses(call)
 
@@ -591,8 +600,8 @@ def test_groups_of_the_merged_family(one: Case) -> None:
 @pytest.mark.parametrize("mode", ["float32", "tf32", "bfloat16"])
 def test_infinities_stay_in_their_group(mode: str, layout: str) -> None:
     """What merged groups compute for nothing may be NaN; the other groups have the same bits as without."""
-    call = Call(GROUPS[0], "grad_weight", mode, layout, "merged")
-    assert call.is_served_by("merged")
+    call = Call(GROUPS[0], "grad_weight", mode, layout, "group_merge")
+    assert call.is_served_by("group_merge")
     operands = call.operands()
     finite = call.emulate(operands, 0).clone()
     group = slice(4, 8)  # the second of eight
@@ -699,15 +708,15 @@ def _check_odd_addresses(call: Call) -> None:
 @pytest.mark.parametrize("direction", list(RESULTS))
 def test_blocks_of_tensors_of_any_strides(direction: str) -> None:
     """Output and weight in unlike layouts, columns apart, and addresses at which only elements are aligned."""
-    call = Call(BLOCKS[2], direction, "bfloat16", "channels_last", "subpixel")
+    call = Call(BLOCKS[2], direction, "bfloat16", "channels_last", "sub_pixel")
     operands = call.operands()
     for name in OPERANDS[direction]:
         values = operands[name]
         apart = values.new_full((*values.shape[:3], 2 * values.shape[3] + 1), float("nan"))[..., 1::2]
         operands[name] = apart.copy_(values)
         call.problem.set_strides(name, operands[name].stride())
-    call.plan = core.make_plan(call.problem, call.device, "subpixel")
-    assert call.is_served_by("subpixel")
+    call.plan = core.make_plan(call.problem, call.device, "sub_pixel")
+    assert call.is_served_by("sub_pixel")
     assert relative_error(call.emulate(operands, 0), call.reference(operands)) <= MODES["bfloat16"]
 
 
@@ -716,8 +725,8 @@ def test_blocks_of_tensors_of_any_strides(direction: str) -> None:
 def test_wide_tiles_of_the_narrow_family(mode: str, layout: str) -> None:
     """With phases that have no tap, in passes of their own and among others."""
     one = case("idle_phases", 1, 8, 17, 70, 12, 3, (2, 3), (1, 2), (1, 0), (2, 2))
-    call = Call(one, "forward", mode, layout, "narrow")
-    plans = [plan for plan in core.candidates(call.problem, call.device, "narrow") if plan.tile.tile[2] >= 64]
+    call = Call(one, "forward", mode, layout, "small_channel")
+    plans = [plan for plan in core.candidates(call.problem, call.device, "small_channel") if plan.tile.tile[2] >= 64]
     tiles = [(tuple(plan.tile.tile), plan.tile.row_tiles, plan.tile.warps_m, plan.tile.all_heights) for plan in plans]
     assert len(set(tiles)) == len(tiles)
     for all_heights in (False, True):
@@ -734,8 +743,8 @@ def test_tiles_of_the_narrow_family_that_end_in_one_run(
     """A pass of one channel after those of 32 or 16, a tile of one column after those of 32 or 64; the first with fewer
     lines than warps, which then share the runs of a line."""
     one = case("one_run", 2, 16 * groups, height, width, channels * groups, (1, 3), 1, (0, 1), g=groups)
-    call = Call(one, "forward", "float16", layout, "narrow")
-    plans = core.candidates(call.problem, call.device, "narrow")
+    call = Call(one, "forward", "float16", layout, "small_channel")
+    plans = core.candidates(call.problem, call.device, "small_channel")
     ends = [p for p in plans if channels % p.tile.channels == 1 or width % p.tile.tile[2] == 1]
     for plan in Random(f"{channels} {layout}").sample(ends, min(4, len(ends))):
         call.with_plan(plan).check()
@@ -748,7 +757,7 @@ def test_tiles_of_the_narrow_family_that_end_in_one_run(
 def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) -> None:
     """Rows that wait in shared memory: of tiles that share them and of several lines, with halos that stay or not."""
     one = case("apart", 1, channels, 2, 110, 72, (3, kernel), (2, stride), 1, (1, stride // 2))
-    call = Call(one, "forward", mode, family="hopper")
+    call = Call(one, "forward", mode, family="igemm_sm90,wgrad_sm90")
     by_kind: dict[tuple[bool, ...], list[Any]] = {}
     for plan in _convolutions(call):
         tile = plan.tile
@@ -763,7 +772,7 @@ def test_rows_of_all_phases(kernel: int, stride: int, channels: int, mode: str) 
 
 def test_clusters_and_im2col_are_among_them() -> None:
     plans = [
-        Call(one, direction, "bfloat16", family="hopper", multiprocessors=132).plan.tile
+        Call(one, direction, "bfloat16", family="igemm_sm90,wgrad_sm90", multiprocessors=132).plan.tile
         for direction, one in FEW_CHANNELS + FEW_PIXELS
     ]
     convolutions = [plan for plan in plans if isinstance(plan, core.HopperConvPlan)]
@@ -801,7 +810,7 @@ def _instance(plan: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("mode", "instances"), [("tf32", 54), ("bfloat16", 77), ("float32", 20)])
 def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> None:
     by_instance: dict[tuple[Any, ...], list[Call]] = {}
-    for call in _choices(mode, ["hopper"]):
+    for call in _choices(mode, ["igemm_sm90,wgrad_sm90"]):
         if isinstance(call.plan.tile, core.HopperConvPlan):
             by_instance.setdefault(_instance(call.plan.tile), []).append(call)
     assert len(by_instance) == instances
@@ -813,8 +822,8 @@ def test_every_instance_of_the_convolution_kernel(mode: str, instances: int) -> 
 def _choices_by_kind(mode: str) -> list[list[Call]]:
     """The same of families on tensor cores, by the kind of their plan."""
     by_kind: dict[str, list[Call]] = {}
-    for call in _choices(mode, ["hopper", "mma", "narrow,col2im"]):
-        if not call.is_served_by("gather"):  # what these refuse
+    for call in _choices(mode, ["igemm_sm90,wgrad_sm90", "igemm_sm80", "small_channel,col2im"]):
+        if not call.is_served_by("simt"):  # what these refuse
             by_kind.setdefault(type(call.plan.tile).__name__, []).append(call)
     assert len(by_kind) == {"tf32": 12, "float32": 9, "bfloat16": 11}[mode]
     return list(by_kind.values())
@@ -864,7 +873,7 @@ def calls(draw: st.DrawFn, family: str) -> Call:
         one["co"] = one["g"] * draw(st.sampled_from([1, 1, 2]))
     else:
         one["g"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        few = family in ("narrow", "col2im", "gather")
+        few = family in ("small_channel", "col2im", "simt")
         grouped = [2, 5] if one["g"] > 1 else []
         channels = st.sampled_from([1, 3, 8, 9, 24, 40] if few else [*grouped, 8, 16, 24, 32, 33, 64, 72])
         one["ci"], one["co"] = one["g"] * draw(channels), one["g"] * draw(channels)
@@ -897,8 +906,8 @@ def calls(draw: st.DrawFn, family: str) -> Call:
 )
 def test_planes_together(mode: str, h: int, w: int, groups: int, co: int, ci: int, k: int, s: int, d: int) -> None:
     one = case("planes", n=2, ci=ci * groups, h=h, w=w, co=co * groups, g=groups, k=k, s=s, p=1, d=d)
-    call = Call(one, "grad_input", mode, "contiguous", "hopper", multiprocessors=132)
-    plans = [p for p in core.candidates(call.problem, call.device, "hopper") if p.tile.halo_planes > 1]
+    call = Call(one, "grad_input", mode, "contiguous", "igemm_sm90,wgrad_sm90", multiprocessors=132)
+    plans = [p for p in core.candidates(call.problem, call.device, "igemm_sm90,wgrad_sm90") if p.tile.halo_planes > 1]
     assert all(plan.tile.source == core.HopperSource.WARPS for plan in plans)
     call.with_plan(min(plans, key=lambda plan: plan.estimate_ms)).check()
 
@@ -929,7 +938,7 @@ def _check_some(random: Random, call: Call, kinds: dict[tuple[Any, ...], list[An
 
 def _convolutions(call: Call) -> list[Any]:
     """The plans of the Hopper family's general kernel."""
-    plans = core.candidates(call.problem, call.device, "hopper")
+    plans = core.candidates(call.problem, call.device, "igemm_sm90,wgrad_sm90")
     return [plan for plan in plans if isinstance(plan.tile, core.HopperConvPlan)]
 
 
@@ -952,13 +961,13 @@ def _copied(call: Call) -> dict[tuple[Any, ...], list[Any]]:
 def test_results_by_tensor_copies(direction: str, one: Case) -> None:
     random = Random(0)
     for mode in ("float16", "bfloat16", "tf32"):
-        call = Call(one, direction, mode, "channels_last", "hopper")
+        call = Call(one, direction, mode, "channels_last", "igemm_sm90,wgrad_sm90")
         kinds = _copied(call)
         _check_some(random, call, kinds)
 
 
 def test_kinds_of_results_by_tensor_copies() -> None:
-    calls = [Call(one, direction, "bfloat16", "channels_last", "hopper") for direction, one in COPIED]
+    calls = [Call(one, direction, "bfloat16", "channels_last", "igemm_sm90,wgrad_sm90") for direction, one in COPIED]
     kinds = set().union(*(_copied(call) for call in calls))
     assert [len(set(values)) for values in zip(*kinds, strict=True)] == [4, 4, 2, 2, 2, 2, 2]
 
@@ -968,7 +977,7 @@ def test_kinds_of_results_by_tensor_copies() -> None:
 FLAT = [
     ("forward", case("even", 2, 64, 12, 24, 64, 3, p=1)),
     ("forward", case("odd", 2, 72, 11, 19, 70, (3, 4))),
-    ("forward", case("narrow", 3, 40, 9, 6, 136, (2, 3))),
+    ("forward", case("small_channel", 3, 40, 9, 6, 136, (2, 3))),
     ("forward", case("wide", 1, 64, 5, 104, 64, 3)),
     ("forward", case("grouped", 2, 64, 7, 9, 96, 3, g=2)),
     ("forward", case("phases_of_height", 1, 48, 9, 14, 64, 3, (2, 1), d=(1, 2))),
@@ -994,14 +1003,14 @@ def _stored_flat(call: Call) -> dict[tuple[Any, ...], list[Any]]:
 def test_flat_lines_of_contiguous_results(direction: str, one: Case) -> None:
     random = Random(0)
     for mode in ("float16", "bfloat16", "tf32"):
-        call = Call(one, direction, mode, "contiguous", "hopper")
+        call = Call(one, direction, mode, "contiguous", "igemm_sm90,wgrad_sm90")
         kinds = _stored_flat(call)
         assert kinds
         _check_some(random, call, kinds)
 
 
 def test_kinds_of_flat_lines_of_contiguous_results() -> None:
-    calls = [Call(one, direction, "bfloat16", "contiguous", "hopper") for direction, one in FLAT]
+    calls = [Call(one, direction, "bfloat16", "contiguous", "igemm_sm90,wgrad_sm90") for direction, one in FLAT]
     kinds = set().union(*(_stored_flat(call) for call in calls))
     assert [len(set(values)) for values in zip(*kinds, strict=True)] == [3, 2, 2, 2]
 
@@ -1013,8 +1022,8 @@ def test_no_flat_lines_of_contiguous_results() -> None:
         (FLAT[0][1], "float32"),
         (case("short", 2, 64, 20, 3, 64, 3), "bfloat16"),
     ):
-        call = Call(one, "forward", mode, "contiguous", "hopper")
-        assert core.candidates(call.problem, call.device, "hopper")
+        call = Call(one, "forward", mode, "contiguous", "igemm_sm90,wgrad_sm90")
+        assert core.candidates(call.problem, call.device, "igemm_sm90,wgrad_sm90")
         assert not _stored_flat(call)
 
 
@@ -1033,9 +1042,9 @@ COPIED_COLUMNS = [
 @pytest.mark.parametrize("one", COPIED_COLUMNS, ids=lambda one: one["name"])
 def test_contiguous_results_by_tensor_copies(one: Case) -> None:
     random = Random(0)
-    assert not _copied(Call(one, "forward", "tf32", "contiguous", "hopper"))
+    assert not _copied(Call(one, "forward", "tf32", "contiguous", "igemm_sm90,wgrad_sm90"))
     for mode in ("float16", "bfloat16"):
-        call = Call(one, "forward", mode, "contiguous", "hopper")
+        call = Call(one, "forward", mode, "contiguous", "igemm_sm90,wgrad_sm90")
         kinds = _copied(call)
         assert kinds
         _check_some(random, call, kinds)
@@ -1049,8 +1058,8 @@ def test_no_results_by_tensor_copies() -> None:
         (64, "float32", "channels_last"),
         (64, "bfloat16", "contiguous"),
     ):
-        call = Call(case("phases", 2, 64, 12, 19, channels, 4, 2, 1), "forward", mode, layout, "hopper")
-        assert core.candidates(call.problem, call.device, "hopper")
+        call = Call(case("phases", 2, 64, 12, 19, channels, 4, 2, 1), "forward", mode, layout, "igemm_sm90,wgrad_sm90")
+        assert core.candidates(call.problem, call.device, "igemm_sm90,wgrad_sm90")
         assert not _copied(call)
 
 
@@ -1068,20 +1077,20 @@ def _with_unaligned_first(call: Call) -> dict[str, Tensor]:
 def test_flat_lines_of_a_source_that_is_not_aligned() -> None:
     """No tensor map has it, so the planner, told so, finds another way; a flat plan by itself is refused."""
     one = case("unaligned", 1, 64, 6, 17, 64, (3, 5), p=1)
-    call = Call(one, "forward", "bfloat16", "channels_last", "hopper")
-    flat = next(plan for plan in core.candidates(call.problem, call.device, "hopper") if plan.tile.flat)
+    call = Call(one, "forward", "bfloat16", "channels_last", "igemm_sm90,wgrad_sm90")
+    flat = next(plan for plan in core.candidates(call.problem, call.device, "igemm_sm90,wgrad_sm90") if plan.tile.flat)
     operands = _with_unaligned_first(call)
     with pytest.raises(RuntimeError, match=r"launch returned error 1$"):
         call.with_plan(flat).emulate(operands, seed=0)
     call.problem.unaligned_first = True
-    told = call.with_plan(core.make_plan(call.problem, call.device, "hopper"))
+    told = call.with_plan(core.make_plan(call.problem, call.device, "igemm_sm90,wgrad_sm90"))
     assert not told.plan.tile.flat
     assert relative_error(told.emulate(operands, seed=0), call.reference(operands)) <= MODES["bfloat16"]
 
 
 def test_flat_lines_of_a_contiguous_result_and_a_source_that_is_not_aligned() -> None:
     """Plans for tensor maps, which the launch gives up for warps that load the source."""
-    call = Call(FLAT[0][1], "forward", "bfloat16", "contiguous", "hopper")
+    call = Call(FLAT[0][1], "forward", "bfloat16", "contiguous", "igemm_sm90,wgrad_sm90")
     plans = [p for p in itertools.chain.from_iterable(_stored_flat(call).values()) if not p.tile.repack]
     assert all(plan.tile.source == core.HopperSource.TRANSPOSED for plan in plans)
     operands = _with_unaligned_first(call)
@@ -1094,7 +1103,7 @@ def test_flat_lines_of_a_contiguous_result_and_a_source_that_is_not_aligned() ->
 @pytest.mark.parametrize(("h", "w", "groups", "co"), [(5, 7, 1, 72), (9, 6, 1, 72), (9, 14, 2, 16)])
 def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> None:
     one = case("unpacked", n=3, ci=16 * groups, h=h, w=w, co=co * groups, g=groups, k=3, s=5)
-    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
+    call = Call(one, "forward", mode, "contiguous", "igemm_sm80", multiprocessors=132)
     assert call.plan.tile.unpack
     call.check()
 
@@ -1103,8 +1112,8 @@ def test_results_unpacked(mode: str, h: int, w: int, groups: int, co: int) -> No
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "float64"])
 def test_phases_together(mode: str) -> None:
     one = case("together", n=2, ci=32, h=5, w=14, co=80, g=2, k=3, s=2, p=1, op=1)
-    call = Call(one, "forward", mode, "contiguous", "mma", multiprocessors=132)
-    plans = [plan for plan in core.candidates(call.problem, call.device, "mma") if plan.tile.together == 2]
+    call = Call(one, "forward", mode, "contiguous", "igemm_sm80", multiprocessors=132)
+    plans = [plan for plan in core.candidates(call.problem, call.device, "igemm_sm80") if plan.tile.together == 2]
     assert {plan.tile.rows for plan in plans} == {2, 4}
     for plan in plans:
         call.with_plan(plan).check()
@@ -1114,7 +1123,7 @@ def test_phases_together(mode: str) -> None:
 @pytest.mark.parametrize(("layout", "repacked"), [("contiguous", True), ("channels_last", False)])
 def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
     one = case("rounded", n=2, ci=16, h=8, w=8, co=64, k=3, p=1)
-    call = Call(one, "forward", "tf32", layout, "mma", multiprocessors=132, bias=False)
+    call = Call(one, "forward", "tf32", layout, "igemm_sm80", multiprocessors=132, bias=False)
     assert call.plan.tile.repack == repacked
     operands = call.operands()
     operands["x"].fill_(1 + 0.75 * 2**-10)
@@ -1125,7 +1134,9 @@ def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im"])
+@pytest.mark.parametrize(
+    "family", ["simt", "depthwise", "igemm_sm90,wgrad_sm90", "igemm_sm80", "small_channel", "col2im"]
+)
 def test_drawn_layers(family: str) -> None:
     @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(calls(family))

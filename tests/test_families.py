@@ -419,7 +419,7 @@ for ci, co, g, n, size, k, s, p, d in [
 
 def test_grad_weight_of_the_mma_family() -> None:
     """Against float64 in all ways of computing, equal bits, odd addresses, infinities."""
-    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    env = {**os.environ, "DECONV_KERNELS": "igemm_sm80"}
     done = subprocess.run([sys.executable, "-c", MMA_WEIGHTS], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -504,16 +504,19 @@ for ci, n, size in ((16, 5, (234, 235)), (64, 4, (200, 301))):
 
 def test_convolutions_of_the_mma_family() -> None:
     """Forward and grad_input against float64 in all ways of computing, equal bits, infinities."""
-    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    env = {**os.environ, "DECONV_KERNELS": "igemm_sm80"}
     done = subprocess.run([sys.executable, "-c", MMA_CONV], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gather", "depthwise", "hopper", "mma", "narrow", "col2im", "subpixel", "merged"])
+@pytest.mark.parametrize(
+    "family",
+    ["simt", "depthwise", "igemm_sm90,wgrad_sm90", "igemm_sm80", "small_channel", "col2im", "sub_pixel", "group_merge"],
+)
 def test_self_test_with_one_family(family: str) -> None:
     """What a family refuses goes to gather; what it takes must be right without the others' help."""
-    env = {**os.environ, "DECONV_FAMILY": family}
+    env = {**os.environ, "DECONV_KERNELS": family}
     done = subprocess.run([sys.executable, "-m", "deconv_ext", "check"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -537,7 +540,7 @@ for image in range(11):
 
 @pytest.mark.slow
 def test_source_repacked_in_slices() -> None:
-    env = {**os.environ, "DECONV_FAMILY": "mma"}
+    env = {**os.environ, "DECONV_KERNELS": "igemm_sm80"}
     done = subprocess.run([sys.executable, "-c", SLICES], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -908,7 +911,7 @@ def test_infinities_reach_no_other_result(
         result = torch.ops.deconv.conv_transpose2d_grad_input(on_gpu, weight_on_gpu, size, *options).cpu()
     (plan,) = (line for line in text.splitlines() if line.startswith("  plan: "))
     if dtype == torch.bfloat16 and (direction == "forward" or "phases" not in expected_plan):
-        assert "hopper family" in plan and expected_plan in plan, text  # noqa: PT018
+        assert "igemm_sm90 family" in plan and expected_plan in plan, text  # noqa: PT018
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isposinf(), expected.isposinf())
     assert torch.equal(result.isneginf(), expected.isneginf())
@@ -947,7 +950,7 @@ for ci, h, w, co, k, s, p, d, g in [
 
 def test_narrow_layers() -> None:
     """Sizes around the tile, phases without taps, one pixel; float64 as the oracle, equal bits, infinities."""
-    env = {**os.environ, "DECONV_FAMILY": "narrow"}
+    env = {**os.environ, "DECONV_KERNELS": "small_channel"}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + NARROW], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -992,7 +995,7 @@ for ci, h, w, co, k, s, p, d, g in [
 
 def test_col2im_layers() -> None:
     """Against float64 in all ways of computing, equal bits, odd addresses, infinities."""
-    env = {**os.environ, "DECONV_FAMILY": "col2im"}
+    env = {**os.environ, "DECONV_KERNELS": "col2im"}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + COL2IM], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -1017,7 +1020,7 @@ def test_operands_at_odd_addresses(offset: int, dtype: torch.dtype) -> None:
 LAYERS = {
     # Units of every width, blocks that begin before the image and end behind it, paddings beyond a block, a stride
     # along one axis alone, images of one pixel.
-    "subpixel": [
+    "sub_pixel": [
         (3, 21, 16, 16, 21, (64, 64), (32, 32), (16, 16), (0, 0), 1),
         (3, 64, 33, 40, 3, (4, 4), (2, 2), (1, 1), (0, 0), 1), (3, 40, 20, 17, 12, (4, 4), (4, 4), (0, 0), (1, 3), 1),
         (3, 32, 15, 70, 24, (2, 6), (2, 3), (1, 4), (1, 2), 2), (3, 18, 30, 9, 7, (3, 8), (1, 8), (2, 5), (0, 4), 1),
@@ -1034,7 +1037,7 @@ LAYERS = {
         (8, 66, 33, 272, 66, (4, 4), (2, 2), (3, 1), (1, 0), 66),
     ],
     # Groups of 1 to 30 channels, more on one side than on the other, all of them together and a few.
-    "merged": [
+    "group_merge": [
         (16, 64, 32, 32, 64, (4, 4), (2, 2), (1, 1), (0, 0), 16),
         (9, 60, 19, 24, 60, (3, 3), (1, 1), (1, 1), (0, 0), 20),
         (8, 21, 17, 15, 42, (5, 3), (2, 1), (2, 0), (1, 0), 7),
@@ -1047,9 +1050,9 @@ LAYERS = {
 }  # fmt: skip
 # By the direction, if it is not the same for all.
 LAYER_PLANS = {
-    "subpixel": "'plan: subpixel'",
+    "sub_pixel": "'plan: subpixel'",
     "depthwise": "'plan: depthwise family, down '",
-    "merged": "{'grad_weight': 'plan: merged'}.get(direction, 'plan: gather')",
+    "group_merge": "{'grad_weight': 'plan: merged'}.get(direction, 'plan: gather')",
 }
 
 FORCED = """
@@ -1099,7 +1102,7 @@ for n, ci, h, w, co, k, s, p, op, g in LAYERS:
 def test_layers_of_a_family(family: str) -> None:
     """Against float64 in all directions and ways of computing, equal bits, odd addresses, infinities."""
     script = FORCED.replace("LAYERS", repr(LAYERS[family])).replace("PLAN", LAYER_PLANS[family])
-    script = script.replace("SAME_BITS", repr(family != "merged"))
-    env = {**os.environ, "DECONV_FAMILY": family}
+    script = script.replace("SAME_BITS", repr(family != "group_merge"))
+    env = {**os.environ, "DECONV_KERNELS": family}
     done = subprocess.run([sys.executable, "-c", "import deconv_ext" + script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

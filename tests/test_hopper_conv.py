@@ -107,7 +107,7 @@ class Call:
 def _check(call: Call, expected_plan: str) -> None:
     """The plan; float64; every result written; the same bits in 10 calls; and where infinities go."""
     plan = call.plan()
-    assert "hopper family" in plan
+    assert "igemm_sm90 family" in plan
     assert expected_plan in plan
     expected = call.expected()
     poison("cuda", expected.numel() * call.source.element_size())

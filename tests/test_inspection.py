@@ -70,8 +70,11 @@ def test_plan_of_a_call_that_aten_serves(direction: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "family"),
     [
-        ("hopper family, 64 channels x (1 images, 8 rows, 8 columns) in 32 pixels, weights in place", "hopper"),
-        ("subpixel family, the output in blocks of the stride, hopper family, 64 channels", "subpixel, hopper"),
+        ("igemm_sm90 family, 64 channels x (1 images, 8 rows, 8 columns) in 32 pixels, weights in place", "igemm_sm90"),
+        (
+            "sub_pixel family, the output in blocks of the stride, igemm_sm90 family, 64 channels",
+            "sub_pixel, igemm_sm90",
+        ),
         ("ATen", "ATen"),
     ],
 )

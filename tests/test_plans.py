@@ -1522,7 +1522,9 @@ def _check_planes_plan(plan: Any, one: Case, size: int, multiprocessors: int) ->
 
 def _hopper_plans(problem: Any, kind: type) -> list[Any]:
     """Those of the family's candidates that have such tiles, on an H200."""
-    return [plan for plan in core.candidates(problem, core.Device(), "hopper") if isinstance(plan.tile, kind)]
+    return [
+        plan for plan in core.candidates(problem, core.Device(), "igemm_sm90,wgrad_sm90") if isinstance(plan.tile, kind)
+    ]
 
 
 def _check_strided_plan(plan: Any, one: Case, size: int, multiprocessors: int) -> None:
@@ -1599,7 +1601,7 @@ def test_strided_planes_that_are_taken_as_they_lie() -> None:
     assert not serves(case("dilated", 4, 64, 16, 16, 64, 3, 2, 1, d=2))
     assert not serves(case("stride", 4, 64, 16, 16, 64, 4, (1, 2), 1))
     strict = problem_of(case("strict", 4, 64, 16, 16, 64, 4, 2, 1), "forward", "float32")
-    plans = core.candidates(strict, core.Device(), "hopper")
+    plans = core.candidates(strict, core.Device(), "igemm_sm90,wgrad_sm90")
     assert not any(isinstance(plan.tile, core.HopperStridedPlan) for plan in plans)
 
 
@@ -1672,7 +1674,7 @@ def test_blocks_are_stored_where_they_belong(dtype: str, layout: str) -> None:
     (fcn32s,) = (one for one in ZOO if one["name"] == "fcn32s")
     problem = problem_of(fcn32s, "forward", dtype, layout)
     ways = {False} if dtype == "float32" else {False, True}
-    assert {plan.tile.stores_plain for plan in core.candidates(problem, core.Device(), "subpixel")} == ways
+    assert {plan.tile.stores_plain for plan in core.candidates(problem, core.Device(), "sub_pixel")} == ways
     problem.allow_tf32 = True
     plan = core.make_plan(problem, core.Device())
     assert plan.tile.stores_plain
@@ -1682,12 +1684,12 @@ def test_blocks_are_stored_where_they_belong(dtype: str, layout: str) -> None:
     assert "to blocks" not in text.split("considered:")[0]
     ampere = core.Device()
     ampere.has_wgmma = False
-    assert not any(plan.tile.stores_plain for plan in core.candidates(problem, ampere, "subpixel"))
+    assert not any(plan.tile.stores_plain for plan in core.candidates(problem, ampere, "sub_pixel"))
     for stride in (2, 4):
         many = case("many", 4, 64, 30, 30, 128, stride, stride)
         problem = problem_of(many, "forward", dtype, layout)
         problem.allow_tf32 = True
-        plans = core.candidates(problem, core.Device(), "subpixel")
+        plans = core.candidates(problem, core.Device(), "sub_pixel")
         stored = {type(plan.tile.inner.tile) for plan in plans if getattr(plan.tile, "stores_plain", False)}
         contiguous = {core.HopperPlanesPlan} | ({core.HopperConvPlan} if stride == 4 else set())
         assert stored == (contiguous if layout == "contiguous" else set())
@@ -1702,7 +1704,7 @@ def test_planes_that_are_taken_as_they_lie() -> None:
         problem = problem_of(one, "forward", dtype, layout)
         problem.allow_tf32 = True
         problem.unaligned_first = unaligned
-        plans = core.candidates(problem, core.Device(), "subpixel")
+        plans = core.candidates(problem, core.Device(), "sub_pixel")
         inner = [plan.tile.inner.tile for plan in plans if isinstance(plan.tile, core.SubpixelPlan)]
         return any(isinstance(tile, core.HopperPlanesPlan) for tile in inner)
 
@@ -1778,13 +1780,13 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
     """Rows of taps, and items of clusters, are planned where they are for, and for other layers they are not."""
     for multiprocessors in (132, 114, 60, 16):
         for direction, one in (*FEW_CHANNELS, *FEW_PIXELS):
-            _check_plan(one, direction, dtype, layout, multiprocessors, "hopper")
+            _check_plan(one, direction, dtype, layout, multiprocessors, "igemm_sm90,wgrad_sm90")
     for direction, one in FEW_CHANNELS:
-        plan = core.make_plan(problem_of(one, direction, dtype, layout), families="hopper").tile
+        plan = core.make_plan(problem_of(one, direction, dtype, layout), kernels="igemm_sm90,wgrad_sm90").tile
         assert plan.source == core.HopperSource.IM2COL, one["name"]
         assert plan.split == 1
     for direction, one in FEW_PIXELS:
-        plan = core.make_plan(problem_of(one, direction, dtype, layout), families="hopper").tile
+        plan = core.make_plan(problem_of(one, direction, dtype, layout), kernels="igemm_sm90,wgrad_sm90").tile
         assert plan.source != core.HopperSource.IM2COL
         assert plan.split > 1, one["name"]
     plan = core.make_plan(problem_of(KERNELBENCH[0], "grad_input", dtype, layout)).tile
@@ -1806,7 +1808,7 @@ def test_few_channels_and_few_pixels(dtype: str, layout: str) -> None:
 )
 def test_what_im2col_refuses(one: Case, direction: str) -> None:
     for layout in ("contiguous", "channels_last"):
-        plan = core.make_plan(problem_of(one, direction, "float16", layout), families="hopper").tile
+        plan = core.make_plan(problem_of(one, direction, "float16", layout), kernels="igemm_sm90,wgrad_sm90").tile
         assert not isinstance(plan, core.HopperConvPlan) or plan.source != core.HopperSource.IM2COL
 
 
@@ -1831,9 +1833,9 @@ def test_few_output_channels(dtype: str) -> None:
     for multiprocessors in (132, 114, 60, 16):
         for one in FEW_OUTPUTS:
             for layout in ("contiguous", "channels_last"):
-                _check_plan(one, "grad_weight", dtype, layout, multiprocessors, "hopper")
+                _check_plan(one, "grad_weight", dtype, layout, multiprocessors, "igemm_sm90,wgrad_sm90")
     for one in FEW_OUTPUTS:
-        plan = core.make_plan(problem_of(one, "grad_weight", dtype, "channels_last"), families="hopper")
+        plan = core.make_plan(problem_of(one, "grad_weight", dtype, "channels_last"), kernels="igemm_sm90,wgrad_sm90")
         assert plan.tile.im2col, one["name"]
     for layout in ("contiguous", "channels_last"):
         for fits, ones in ((True, FEW_OUTPUTS), (False, NOT_FEW_OUTPUTS)):
@@ -1890,7 +1892,7 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
     for dtype, layout, families in itertools.product(
         ("float32", "float64", "bfloat16"),
         ("contiguous", "channels_last"),
-        ("", "gather,depthwise", "hopper", "mma", "narrow", "col2im"),
+        ("", "simt,depthwise", "igemm_sm90,wgrad_sm90", "igemm_sm80", "small_channel", "col2im"),
     ):
         _check_plan(one, direction, dtype, layout, 132, families)
 
@@ -1900,7 +1902,7 @@ def test_plans_of_cases(one: Case, direction: str) -> None:
 def test_mma_weight_plans_cover_the_result_exactly_once(
     one: Case, kind: tuple[str, str, str], multiprocessors: int
 ) -> None:
-    _check_plan(one, "grad_weight", *kind[1:], multiprocessors, "mma")
+    _check_plan(one, "grad_weight", *kind[1:], multiprocessors, "igemm_sm80")
 
 
 @many
@@ -1981,8 +1983,8 @@ def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capab
     inner = inner.tile.inner if isinstance(inner.tile, core.SubpixelPlan) else inner
     assert type(inner.tile).__name__.startswith(("HopperWeight", "MmaWeight") if capability == 90 else "MmaWeight")
     one = case("few", 16, channels, 64, 64, 64, 4, 2, 1)
-    text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), families="mma")
-    assert "mma family: refused, takes at least 8 input channels" in text
+    text = core.explain(problem_of(one, "grad_weight", "bfloat16", layout), kernels="igemm_sm80")
+    assert "igemm_sm80 family: refused, takes at least 8 input channels" in text
 
 
 @pytest.mark.parametrize(
@@ -1991,8 +1993,8 @@ def test_grad_weight_of_groups_of_few_channels(channels: int, layout: str, capab
 )
 def test_merged_groups(channels: tuple[int, int], groups: int, merge: int) -> None:
     """The most that divide their number, up to 32 channels together, or to 64 where that leaves none."""
-    one = case("merged", 4, channels[0] * groups, 30, 30, channels[1] * groups, 3, 1, 1, g=groups)
-    plan = core.make_plan(problem_of(one, "grad_weight", "float16"), families="merged")
+    one = case("group_merge", 4, channels[0] * groups, 30, 30, channels[1] * groups, 3, 1, 1, g=groups)
+    plan = core.make_plan(problem_of(one, "grad_weight", "float16"), kernels="group_merge")
     assert isinstance(plan.tile, core.MergedPlan)
     assert plan.tile.merge == merge
 
@@ -2008,15 +2010,17 @@ def test_merged_groups(channels: tuple[int, int], groups: int, merge: int) -> No
     ],
 )
 def test_groups_that_are_not_merged(one: Case, why: str) -> None:
-    assert f"merged family: refused, {why}" in core.explain(problem_of(one, "grad_weight", "float16"))
-    text = core.explain(problem_of(one, "grad_weight", "float64"), families="merged")
-    assert "merged family: refused, takes float16, bfloat16 and float32" in text
+    assert f"group_merge family: refused, {why}" in core.explain(problem_of(one, "grad_weight", "float16"))
+    text = core.explain(problem_of(one, "grad_weight", "float64"), kernels="group_merge")
+    assert "group_merge family: refused, takes float16, bfloat16 and float32" in text
 
 
-@pytest.mark.parametrize("families", ["merged", "merged,merged", "subpixel,merged", "subpixel,merged,merged"])
-def test_plans_do_not_nest_a_family_in_itself(families: str) -> None:
+@pytest.mark.parametrize(
+    "kernels", ["group_merge", "group_merge,group_merge", "sub_pixel,group_merge", "sub_pixel,group_merge,group_merge"]
+)
+def test_plans_do_not_nest_a_family_in_itself(kernels: str) -> None:
     one = case("nested", 4, 24, 1, 16, 9, 2, 2, g=3)
-    plan = core.make_plan(problem_of(one, "grad_weight", "bfloat16"), families=families)
+    plan = core.make_plan(problem_of(one, "grad_weight", "bfloat16"), kernels=kernels)
     kinds = []
     while isinstance(plan.tile, (core.SubpixelPlan, core.MergedPlan)):
         kinds.append(type(plan.tile))
@@ -2046,7 +2050,7 @@ def test_blocks_of_the_hopper_family_have_their_share_of_taps(kernel: int, strid
     taps = [core.axis_taps(geometry, phase, 0).count for phase in range(stride)]
     assert len(set(taps)) > 1
     checked: Counter[bool] = Counter()
-    for plan in core.candidates(problem_of(one, "forward", dtype), families="hopper"):
+    for plan in core.candidates(problem_of(one, "forward", dtype), kernels="igemm_sm90,wgrad_sm90"):
         tile = plan.tile
         parts = tile.phase_groups // tile.item_groups
         if parts == 1 or tile.items < 6 * tile.blocks:
@@ -2068,12 +2072,12 @@ def test_depthwise_rows_plans_of_tall_images_are_quick() -> None:
 
     def seconds(rows: int) -> float:
         problem = problem_of(case("tall", 1, 64, rows, 64, 64, 3, 1, 1, g=64), "grad_weight")
-        assert isinstance(core.make_plan(problem, families="depthwise").tile, core.DepthwiseRowsPlan)
+        assert isinstance(core.make_plan(problem, kernels="depthwise").tile, core.DepthwiseRowsPlan)
         times = []
         for _ in range(20):
             start = time.process_time()
             for _ in range(10):
-                core.make_plan(problem, families="depthwise")
+                core.make_plan(problem, kernels="depthwise")
             times.append(time.process_time() - start)
         return min(times)
 
@@ -2083,17 +2087,17 @@ def test_depthwise_rows_plans_of_tall_images_are_quick() -> None:
 def test_a_bias_in_blocks_is_told() -> None:
     one = case("one_pixel", 64, 128, 1, 1, 64, 4)
     problem = problem_of(one, "forward")
-    without = core.explain(problem, families="subpixel,hopper")
+    without = core.explain(problem, kernels="sub_pixel,igemm_sm90,wgrad_sm90")
     problem.has_bias = True
     text = "the bias to blocks by a kernel of its own, then "
     assert text not in without
-    assert text in core.explain(problem, families="subpixel,hopper")
+    assert text in core.explain(problem, kernels="sub_pixel,igemm_sm90,wgrad_sm90")
 
 
 def test_narrow_plans_keep_within_shared_memory() -> None:
     """Of a staged source so large that its size in bytes is no 32-bit integer."""
     one = case("large", 128, 8, 2, 2, 512, 2, 1, 0, 0, 63)
-    _check_plan(one, "grad_input", "float32", "channels_last", 132, "narrow")
+    _check_plan(one, "grad_input", "float32", "channels_last", 132, "small_channel")
 
 
 def _few_channels_serve(
@@ -2118,7 +2122,7 @@ def test_few_result_channels_that_hopper_serves(dtype: str, layout: str) -> None
 
     def serves(one: Case, **properties: Any) -> bool:
         return _few_channels_serve(
-            core.HopperPicturesPlan, "hopper", _check_pictures_plan, one, dtype, layout, **properties
+            core.HopperPicturesPlan, "igemm_sm90,wgrad_sm90", _check_pictures_plan, one, dtype, layout, **properties
         )
 
     for out_channels, kernel, stride, padding in (
@@ -2149,7 +2153,7 @@ def test_few_result_channels_that_copies_take() -> None:
     """Rows of all columns, or of all channels, of multiples of 16 bytes."""
 
     def copied(one: Case, layout: str, direction: str = "forward", dtype: str = "bfloat16") -> set[bool]:
-        plans = core.candidates(problem_of(one, direction, dtype, layout), core.Device(), "hopper")
+        plans = core.candidates(problem_of(one, direction, dtype, layout), core.Device(), "igemm_sm90,wgrad_sm90")
         return {plan.tile.copied for plan in plans if isinstance(plan.tile, core.HopperPicturesPlan)}
 
     rgb, ragged = case("rgb", 2, 64, 16, 16, 3, 4, 2, 1), case("ragged", 2, 64, 16, 16, 3, 4, 2, 0, 1)  # 32, 35 columns
@@ -2196,15 +2200,15 @@ def test_col2im_that_hopper_serves(dtype: str, layout: str) -> None:
 def test_col2im_plans_of_far_results() -> None:
     """Columns beyond the result whose place is no 32-bit integer, and of more segments than a counter has."""
     one = case("far", 1, 16, 1, 1, 3, (1, 3), 1, (0, 300_000_000), 0, (1, 300_000_000))
-    assert "col2im family: refused, a stride this long" in core.explain(problem_of(one, "forward"), families="col2im")
+    assert "col2im family: refused, a stride this long" in core.explain(problem_of(one, "forward"), kernels="col2im")
     one = case("many", 2**31 - 8, 2, 1, 1, 1, 1, 1, 0)
-    assert not isinstance(core.make_plan(problem_of(one, "forward"), families="col2im").tile, core.Col2imConvPlan)
+    assert not isinstance(core.make_plan(problem_of(one, "forward"), kernels="col2im").tile, core.Col2imConvPlan)
 
 
 def test_col2im_plans_of_tall_images_are_quick() -> None:
     problem = problem_of(case("tall", 1, 64, 1_000_000, 100, 3, 4, 2, 1), "forward")
     start = time.perf_counter()
-    plan = core.make_plan(problem, families="col2im")
+    plan = core.make_plan(problem, kernels="col2im")
     assert time.perf_counter() - start < 0.1
     assert isinstance(plan.tile, core.Col2imConvPlan)
 
@@ -2222,7 +2226,7 @@ def test_tensor_cores_without_hopper(capability: int, shared: int, direction: st
         assert isinstance(tile, (core.MmaConvPlan, core.MmaWeightPlan, core.NarrowConvPlan)), one["name"]
         assert tile.shared_bytes <= shared
     device.has_mma = False
-    assert isinstance(core.make_plan(problem_of(dense[0], direction), device).tile, FAMILIES["gather"])
+    assert isinstance(core.make_plan(problem_of(dense[0], direction), device).tile, FAMILIES["simt"])
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -2261,7 +2265,7 @@ def test_few_channels_on_one_side(direction: str, channels: tuple[int, int], dty
     one = case("layer", 16, channels[0], 64, 64, channels[1], 4, 2, 1)
     problem = problem_of(one, direction, dtype)
     problem.allow_tf32 = True
-    plan = core.make_plan(problem, core.Device(), "hopper").tile
+    plan = core.make_plan(problem, core.Device(), "igemm_sm90,wgrad_sm90").tile
     assert isinstance(plan, core.HopperConvPlan)
     source_bytes = (channels[0] if direction == "forward" else channels[1]) * (4 if dtype == "float32" else 2)
     if plan.source == core.HopperSource.TRANSPOSED and plan.chunks == 1:
@@ -2297,7 +2301,7 @@ def test_cases_reach_every_tile() -> None:
     channel warps, and weight tile."""
     tiles: dict[str, list[Any]] = {}
     for direction in DIRECTIONS:
-        plans = [core.make_plan(problem_of(one, direction), families="gather,depthwise").tile for one in CASES]
+        plans = [core.make_plan(problem_of(one, direction), kernels="simt,depthwise").tile for one in CASES]
         tiles[direction] = [plan for plan in plans if not isinstance(plan, DEPTHWISE_PLANS)]
         assert len(tiles[direction]) < len(plans)
     for direction in ("forward", "grad_input"):
@@ -2331,7 +2335,7 @@ def test_who_asks_for_tf32(direction: str) -> None:
         assert not core.wants_tf32_answer(problem_of(ASKS, direction, dtype))
     device = core.Device()
     device.has_wgmma = False
-    assert core.wants_tf32_answer(problem_of(ASKS, direction), device)  # the mma family
+    assert core.wants_tf32_answer(problem_of(ASKS, direction), device)  # the igemm_sm80 family
     device.has_mma = False
     assert not core.wants_tf32_answer(problem_of(ASKS, direction), device)
     few = {**ASKS, "ci": 2, "co": 2 * core.TENSOR_CORE_MIN_CHANNELS, "h": 2000, "w": 2000}
@@ -2355,63 +2359,91 @@ def test_describe_says_that_tf32_is_allowed() -> None:
 
 DEPTHWISE: Case = next(one for one in ZOO if one["ci"] == one["co"] == one["g"])
 FAMILIES = {
-    "gather": (core.GatherConvPlan, core.GatherWeightPlan),
+    "simt": (core.GatherConvPlan, core.GatherWeightPlan),
     "depthwise": DEPTHWISE_PLANS,
-    "hopper": (
-        core.HopperConvPlan,
-        core.HopperPicturesPlan,
-        core.HopperWeightLinesPlan,
-        core.HopperWeightTensorPlan,
-        core.HopperWeightTurnedPlan,
-    ),
-    "mma": (core.MmaConvPlan, core.MmaWeightPlan),
-    "narrow": (core.NarrowConvPlan,),
+    "igemm_sm90": (core.HopperConvPlan, core.HopperStridedPlan, core.HopperFoldedPlan, core.HopperPicturesPlan),
+    "wgrad_sm90": (core.HopperWeightLinesPlan, core.HopperWeightTensorPlan, core.HopperWeightTurnedPlan),
+    "igemm_sm80": (core.MmaConvPlan, core.MmaWeightPlan),
+    "small_channel": (core.NarrowConvPlan,),
     "col2im": (core.Col2imConvPlan, core.Col2imHopperPlan),
-    "subpixel": (core.SubpixelPlan,),
-    "merged": (core.MergedPlan,),
+    "sub_pixel": (core.SubpixelPlan,),
+    "group_merge": (core.MergedPlan,),
 }
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("families", ["", *FAMILIES, "depthwise,gather", "gather,depthwise"])
-def test_forced_family(families: str, direction: str) -> None:
-    """The cheapest of the allowed families that takes the problem, else gather; explain says which of the two."""
-    for one, best in ((DEPTHWISE, "depthwise"), (KERNELBENCH[0], "hopper")):
+@pytest.mark.parametrize("kernels", ["", *FAMILIES, "depthwise,simt", "simt,depthwise"])
+def test_allowed_families(kernels: str, direction: str) -> None:
+    """The cheapest of the allowed families that takes the problem, else simt; explain says which of the two."""
+    is_weight = direction == "grad_weight"
+    dense = "wgrad_sm90" if is_weight else "igemm_sm90"
+    takes_dense = ("", dense, "igemm_sm80")
+    takes_depthwise = (
+        "sub_pixel",
+        "group_merge" if is_weight else "igemm_sm90",
+    )  # others' blocks, several groups as one
+    for one in (DEPTHWISE, KERNELBENCH[0]):
         problem = problem_of(one, direction)
-        family = best if not families or best in families else "gather"
-        if families == "mma" and best == "hopper":
-            best = family = "mma"
-        if families == "hopper" and direction != "grad_weight":  # groups of one channel are merged
-            best = family = "hopper"
-        if families == "subpixel" and best == "depthwise":  # any family may serve its blocks
-            best = family = "subpixel"
-        if families == "merged" and direction == "grad_weight" and best == "depthwise":  # or several groups as one
-            best = family = "merged"
-        plan = core.make_plan(problem, families=families)
-        assert isinstance(plan.tile, FAMILIES[family])
-        text = core.explain(problem, families=families)
-        assert f"plan: {family} family" in text
-        assert ("forced: DECONV_FAMILY allows " + families.replace(",", ", ") in text) == bool(families)
-        refused = bool(families) and "gather" not in families and best not in families
-        assert ("refused, so the gather family serves" in text) == refused
+        if one is DEPTHWISE:
+            family = (
+                kernels
+                if kernels in takes_depthwise
+                else "depthwise"
+                if "depthwise" in (kernels or "depthwise")
+                else ""
+            )
+        else:
+            family = (kernels or dense) if kernels in takes_dense else ""
+        plan = core.make_plan(problem, kernels=kernels)
+        assert isinstance(plan.tile, FAMILIES[family or "simt"])
+        text = core.explain(problem, kernels=kernels)
+        assert f"plan: {family or 'simt'} family" in text
+        assert ("kernels: DECONV_KERNELS is " + kernels.replace(",", ", ") in text) == bool(kernels)
+        assert ("refused, so simt serves" in text) == (not family and "simt" not in kernels)
 
 
-def test_forced_family_is_the_only_one_considered() -> None:
+def test_only_an_allowed_family_is_considered() -> None:
     considered = {
-        families: core.explain(problem_of(DEPTHWISE, "forward"), families=families).split("considered:\n")[1]
-        for families in FAMILIES
+        kernels: core.explain(problem_of(DEPTHWISE, "forward"), kernels=kernels).split("considered:\n")[1]
+        for kernels in FAMILIES
     }
     assert considered["depthwise"].startswith("    depthwise family")
     assert considered["depthwise"].count("\n") == considered["depthwise"].count("    depthwise family, ")
-    assert "depthwise" not in considered["gather"]
+    assert "depthwise" not in considered["simt"]
 
 
-@pytest.mark.parametrize("families", ["dense", "gather, depthwise", "Gather", ","])
-def test_unknown_family(families: str) -> None:
-    names = "gather, depthwise, hopper, mma, narrow, col2im, subpixel, merged"
-    match = rf"DECONV_FAMILY must list kernel families \({names}\), .* but got '{families}'"
+@pytest.mark.parametrize(
+    ("off", "layer", "direction", "words"),
+    [
+        ("igemm_sm90", KERNELBENCH[0], "forward", "igemm_sm90 family"),
+        ("igemm_sm90.ping_pong", KERNELBENCH[0], "forward", "warpgroups in turns"),
+        ("igemm_sm90.tma_store", case("up", 16, 64, 32, 32, 64, 4, 2, 1), "forward", "results copied"),
+        ("igemm_sm90.two_phases", case("up", 16, 64, 32, 32, 64, 4, 2, 1), "forward", "2 phases"),
+        ("wgrad_sm90.rs_nchw", KERNELBENCH[0], "grad_weight", "lines of"),
+        ("depthwise.row_stream", case("dw", 16, 256, 32, 32, 256, 4, 2, 1, g=256), "forward", "down 4 rows"),
+    ],
+)
+def test_what_is_switched_off_is_not_planned(off: str, layer: Case, direction: str, words: str) -> None:
+    problem = problem_of(layer, direction, "bfloat16")
+    every = [plan.describe(core.DType.bfloat16) for plan in core.candidates(problem)]
+    left = [plan.describe(core.DType.bfloat16) for plan in core.candidates(problem, kernels=f"-{off}")]
+    assert any(words in plan for plan in every)
+    assert left
+    assert not any(words in plan for plan in left)
+    assert f"kernels: DECONV_KERNELS is -{off}\n" in core.explain(problem, kernels=f"-{off}")
+
+
+@pytest.mark.parametrize("kernels", ["dense", "simt, depthwise", "Simt", ",", "-dense", "igemm_sm90.ping_pong", "-"])
+def test_unknown_kernels(kernels: str) -> None:
+    match = rf"DECONV_KERNELS must list .*\(simt, depthwise, depthwise.nchw_upsample, .*, but got '{kernels}'"
     with pytest.raises(core.InvalidArgument, match=match):
-        core.make_plan(problem_of(DEPTHWISE, "forward"), families=families)
+        core.make_plan(problem_of(DEPTHWISE, "forward"), kernels=kernels)
+
+
+def test_kernels_are_allowed_or_switched_off() -> None:
+    match = "DECONV_KERNELS must list either names to allow or names behind a minus"
+    with pytest.raises(core.InvalidArgument, match=match):
+        core.make_plan(problem_of(DEPTHWISE, "forward"), kernels="simt,-depthwise")
 
 
 # --- explain --------------------------------------------------------------------------------------------------------
@@ -2439,9 +2471,9 @@ def test_explain_lists_the_quickest_of_each_family(direction: str) -> None:
     _, lines = _explained(KERNELBENCH[0], direction)
     estimates: dict[str, list[float]] = {}
     for plan in core.candidates(problem):
-        family = next(name for name in FAMILIES if type(plan.tile).__name__.lower().startswith(name))
+        family = next(name for name, kinds in FAMILIES.items() if isinstance(plan.tile, kinds))
         estimates.setdefault(family, []).append(plan.estimate_ms)
-    assert "hopper" in estimates
+    assert "igemm_sm90,wgrad_sm90" in estimates
     for family, costs in estimates.items():
         of_family = [line for line in lines if line.startswith(f"    {family} family, ") and "about " in line]
         shown = [float(line.split("about ")[1].split()[0]) for line in of_family]

@@ -1,4 +1,4 @@
-"""torch's switch for TF32, and DECONV_FAMILY: what a call asks of its surroundings before it plans."""
+"""torch's switch for TF32, and DECONV_KERNELS: what a call asks of its surroundings before it plans."""
 
 import contextlib
 import os
@@ -204,12 +204,20 @@ def test_the_environment_forbids() -> None:
     assert _in_a_process(code) == "True\n"
 
 
-def test_forced_family() -> None:
-    depthwise, dense = _in_a_process(EXPLAIN, DECONV_FAMILY="depthwise").split("\n\n")[:2]
+def test_allowed_family() -> None:
+    depthwise, dense = _in_a_process(EXPLAIN, DECONV_KERNELS="depthwise").split("\n\n")[:2]
     assert "plan: depthwise family" in depthwise
-    assert "forced: DECONV_FAMILY allows depthwise\n" in depthwise
-    assert "plan: gather family" in dense
-    assert "forced: DECONV_FAMILY allows depthwise; refused, so the gather family serves\n" in dense
+    assert "kernels: DECONV_KERNELS is depthwise\n" in depthwise
+    assert "plan: simt family" in dense
+    assert "kernels: DECONV_KERNELS is depthwise; refused, so simt serves\n" in dense
+
+
+def test_older_variable() -> None:
+    """Still read, with a warning; not beside the newer one."""
+    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather,hopper")
+    assert "kernels: DECONV_KERNELS is simt, igemm_sm90, wgrad_sm90\n" in text
+    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather", DECONV_KERNELS="-depthwise")
+    assert "kernels: DECONV_KERNELS is -depthwise\n" in text
 
 
 def test_adjacent_channels_are_copied_as_such() -> None:
@@ -219,7 +227,7 @@ def test_adjacent_channels_are_copied_as_such() -> None:
         "weight = torch.empty(64, 3, 4, 1, device='meta')\n"
         "for x in (x, x.contiguous()): print(deconv_ext.explain(x, weight, stride=(2, 1)))"
     )
-    text = _in_a_process(code, DECONV_FAMILY="col2im")
+    text = _in_a_process(code, DECONV_KERNELS="col2im")
     adjacent, apart = (line for line in text.splitlines() if line.startswith("  plan: "))
     assert "plan: col2im" in adjacent
     assert "planes" not in adjacent
@@ -229,9 +237,11 @@ def test_adjacent_channels_are_copied_as_such() -> None:
 def test_unknown_family() -> None:
     """Every call raises, not only the first."""
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"
-    text = _in_a_process(code + "\n  except RuntimeError as error: print(error)", DECONV_FAMILY="gather,dense")
+    code += "\n  except RuntimeError as error: print(error)"
     expected = (
-        "DECONV_FAMILY must list kernel families (gather, depthwise, hopper, mma, narrow, col2im, subpixel, "
-        "merged), separated by commas, but got 'gather,dense'"
+        "DECONV_KERNELS must list kernel families, or families and options each behind a minus (simt, depthwise, "
     )
-    assert text.count(expected) == 2
+    assert _in_a_process(code, DECONV_KERNELS="simt,dense").count(expected) == 2
+    names = "col2im, depthwise, gather, hopper, merged, mma, narrow, subpixel"
+    expected = f"DECONV_FAMILY must list kernel families ({names}), separated by commas, but got 'gather,dense'"
+    assert _in_a_process(code, DECONV_FAMILY="gather,dense").count(expected) == 2

@@ -50,39 +50,45 @@ Plan make_plan(const Problem& problem, const Device& device, const PlannerOption
   const auto consider = [&](std::optional<Plan> plan) {  // of equals the later one, the more general family
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   };
-  if (options.allows("depthwise")) consider(plan_depthwise(problem, device, considered));
+  if (options.allows("depthwise")) consider(plan_depthwise(problem, device, options, considered));
   bool has_hopper = false;
-  if (options.allows("hopper")) {
-    if (is_weight) {
-      for (const auto planner : {plan_hopper_weight_lines, plan_hopper_weight_tensor, plan_hopper_weight_turned}) {
-        std::optional<Plan> plan = planner(problem, device, considered);
-        has_hopper |= plan.has_value();
-        consider(std::move(plan));
-      }
-    } else {
-      std::optional<Plan> plan = plan_hopper_conv(problem, device, considered);
-      has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
+  if (is_weight && options.allows("wgrad_sm90")) {
+    const auto consider_kernel = [&](const char* name, const auto& planner) {
+      if (!options.allows("wgrad_sm90", name)) return;
+      std::optional<Plan> plan = planner(problem, device, considered);
+      has_hopper |= plan.has_value();
       consider(std::move(plan));
-      consider(plan_hopper_strided(problem, device, considered));
-      consider(plan_hopper_folded(problem, device, considered));
-      consider(plan_hopper_pictures(problem, device, considered));
-    }
+    };
+    consider_kernel("rs_nchw", plan_hopper_weight_lines);
+    consider_kernel("ss", plan_hopper_weight_tensor);
+    consider_kernel("rs_nhwc", plan_hopper_weight_turned);
+  }
+  if (!is_weight && options.allows("igemm_sm90")) {
+    std::optional<Plan> plan = plan_hopper_conv(problem, device, options, considered);
+    has_hopper = plan.has_value() && outdoes_mma(*plan, problem);
+    consider(std::move(plan));
+    const auto consider_kernel = [&](const char* name, const auto& planner) {
+      if (options.allows("igemm_sm90", name)) consider(planner(problem, device, considered));
+    };
+    consider_kernel("stride2", plan_hopper_strided);
+    consider_kernel("whole_images", plan_hopper_folded);
+    consider_kernel("all_phases", plan_hopper_pictures);
   }
   // Not beside the Hopper family, whose instructions are about twice as fast.
-  if (options.allows("mma") && !has_hopper) {
+  if (options.allows("igemm_sm80") && !has_hopper) {
     consider(is_weight ? plan_mma_weight(problem, device, considered) : plan_mma_conv(problem, device, considered));
   }
   if (options.allows("col2im")) {
-    consider(plan_col2im_conv(problem, device, considered));
-    consider(plan_col2im_hopper(problem, device, considered));
+    if (options.allows("col2im", "sm80")) consider(plan_col2im_conv(problem, device, considered));
+    if (options.allows("col2im", "sm90")) consider(plan_col2im_hopper(problem, device, considered));
   }
-  if (options.allows("narrow")) consider(plan_narrow_conv(problem, device, considered));
-  if (options.allows("subpixel")) consider(plan_subpixel(problem, device, options, considered));
-  if (is_weight && options.allows("merged")) {
+  if (options.allows("small_channel")) consider(plan_narrow_conv(problem, device, considered));
+  if (options.allows("sub_pixel")) consider(plan_subpixel(problem, device, options, considered));
+  if (is_weight && options.allows("group_merge")) {
     const double best_ms = best ? best->estimate_ms : std::numeric_limits<double>::infinity();
     consider(plan_merged(problem, device, options, best_ms, considered));
   }
-  if (options.allows("gather") || !best) {
+  if (options.allows("simt") || !best) {
     consider(is_weight ? plan_gather_weight(problem, device, considered)
                        : plan_gather_conv(problem, device, considered));
   }
@@ -240,28 +246,28 @@ std::string describe_launch(const Col2imHopperPlan& plan) {
 std::string describe_launch(const SubpixelPlan& plan);
 std::string describe_launch(const MergedPlan& plan);
 
-const char* family(const GatherConvPlan&) { return "gather"; }
-const char* family(const GatherWeightPlan&) { return "gather"; }
+const char* family(const GatherConvPlan&) { return "simt"; }
+const char* family(const GatherWeightPlan&) { return "simt"; }
 const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
 const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }
-const char* family(const HopperConvPlan&) { return "hopper"; }
-const char* family(const HopperPlanesPlan&) { return "hopper"; }
-const char* family(const HopperStridedPlan&) { return "hopper"; }
-const char* family(const HopperFoldedPlan&) { return "hopper"; }
-const char* family(const HopperPicturesPlan&) { return "hopper"; }
-const char* family(const HopperWeightLinesPlan&) { return "hopper"; }
-const char* family(const HopperWeightTensorPlan&) { return "hopper"; }
-const char* family(const HopperWeightTurnedPlan&) { return "hopper"; }
-const char* family(const MmaConvPlan&) { return "mma"; }
-const char* family(const MmaWeightPlan&) { return "mma"; }
-const char* family(const NarrowConvPlan&) { return "narrow"; }
+const char* family(const HopperConvPlan&) { return "igemm_sm90"; }
+const char* family(const HopperPlanesPlan&) { return "igemm_sm90"; }
+const char* family(const HopperStridedPlan&) { return "igemm_sm90"; }
+const char* family(const HopperFoldedPlan&) { return "igemm_sm90"; }
+const char* family(const HopperPicturesPlan&) { return "igemm_sm90"; }
+const char* family(const HopperWeightLinesPlan&) { return "wgrad_sm90"; }
+const char* family(const HopperWeightTensorPlan&) { return "wgrad_sm90"; }
+const char* family(const HopperWeightTurnedPlan&) { return "wgrad_sm90"; }
+const char* family(const MmaConvPlan&) { return "igemm_sm80"; }
+const char* family(const MmaWeightPlan&) { return "igemm_sm80"; }
+const char* family(const NarrowConvPlan&) { return "small_channel"; }
 const char* family(const Col2imConvPlan&) { return "col2im"; }
 const char* family(const Col2imHopperPlan&) { return "col2im"; }
-const char* family(const SubpixelPlan&) { return "subpixel"; }
-const char* family(const MergedPlan&) { return "merged"; }
+const char* family(const SubpixelPlan&) { return "sub_pixel"; }
+const char* family(const MergedPlan&) { return "group_merge"; }
 
 std::string describe_launch(const Plan& plan) {
   return std::visit([](const auto& tile) { return describe_launch(tile); }, plan.tile);
@@ -336,9 +342,9 @@ std::string explain(const Problem& problem, const Device& device, const PlannerO
   }
   std::visit(
       [&](const auto& tile) {
-        if (options.forced()) {
-          text << "  forced: " << kFamilyVariable << " allows " << join(options.families)
-               << (options.allows(family(tile)) ? "" : "; refused, so the gather family serves") << '\n';
+        if (options.restricted()) {
+          text << "  kernels: " << kKernelsVariable << " is " << options.describe()
+               << (options.allows(family(tile)) ? "" : "; refused, so simt serves") << '\n';
         }
         text << "  launch: " << describe_launch(tile) << '\n';
       },

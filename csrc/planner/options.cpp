@@ -1,6 +1,7 @@
 #include "planner/options.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "core/problem.h"
@@ -8,42 +9,114 @@
 namespace deconv {
 namespace {
 
-const std::vector<std::string> kFamilies{"gather", "depthwise", "hopper",   "mma",
-                                         "narrow", "col2im",    "subpixel", "merged"};
+using Names = std::vector<std::string>;
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
+// A family or lowering, and what of it can be switched off by itself.
+struct Part {
+  std::string name;
+  Names options;
+};
+const std::vector<Part> kParts{
+    {"simt", {}},
+    {"depthwise", {"nchw_upsample", "nhwc_upsample", "row_stream"}},
+    {"igemm_sm90",
+     {"1tap", "stride2", "all_phases", "whole_images", "ping_pong", "cluster_split", "tma_store", "merged_groups",
+      "repack", "source_phases_together", "im2col", "flat_lines", "folded_columns", "whole_sectors", "two_phases",
+      "image_groups", "raw_boxes", "wide_tiles"}},
+    {"wgrad_sm90", {"ss", "rs_nhwc", "rs_nchw"}},
+    {"igemm_sm80", {}},
+    {"small_channel", {}},
+    {"col2im", {"sm80", "sm90"}},
+    {"sub_pixel", {}},
+    {"group_merge", {}},
+};
+const std::map<std::string, Names> kOlderNames{
+    {"gather", {"simt"}},        {"depthwise", {"depthwise"}},  {"hopper", {"igemm_sm90", "wgrad_sm90"}},
+    {"mma", {"igemm_sm80"}},     {"narrow", {"small_channel"}}, {"col2im", {"col2im"}},
+    {"subpixel", {"sub_pixel"}}, {"merged", {"group_merge"}},
+};
+
+bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Names all_names() {
+  Names names;
+  for (const Part& part : kParts) {
+    names.push_back(part.name);
+    for (const std::string& option : part.options) names.push_back(part.name + '.' + option);
+  }
+  return names;
+}
+
+[[noreturn]] void refuse(const char* variable, const std::string& rule, const char* value) {
+  throw InvalidArgument(std::string("conv_transpose2d: the environment variable ") + variable + " must list " + rule +
+                        ", separated by commas, but got '" + value + "'");
+}
+
+Names split(const char* value) {
+  Names names;
+  std::istringstream text(value ? value : "");
+  for (std::string name; std::getline(text, name, ',');) names.push_back(name);
+  return names;
 }
 
 }  // namespace
 
-bool PlannerOptions::allows(const std::string& family) const { return !forced() || contains(families, family); }
+bool PlannerOptions::allows(const std::string& name) const {
+  return (only.empty() || contains(only, name)) && !contains(without, name);
+}
 
-PlannerOptions PlannerOptions::without(const std::string& family) const {
-  const auto others = [&](std::vector<std::string> names) {
-    names.erase(std::remove(names.begin(), names.end(), family), names.end());
-    return names;
-  };
-  PlannerOptions options{others(families)};
-  if (!options.forced()) options.families = others(kFamilies);
+bool PlannerOptions::allows(const char* family, const char* option) const {
+  return !contains(without, std::string(family) + '.' + option);
+}
+
+PlannerOptions PlannerOptions::excluding(const std::string& name) const {
+  PlannerOptions options = *this;
+  options.only.erase(std::remove(options.only.begin(), options.only.end(), name), options.only.end());
+  options.without.push_back(name);
   return options;
 }
 
-PlannerOptions parse_planner_options(const char* value) {
+std::string PlannerOptions::describe() const {
+  std::string text = join(only);
+  for (const std::string& name : without) text += (text.empty() ? "-" : ", -") + name;
+  return text;
+}
+
+PlannerOptions parse_planner_options(const char* kernels) {
   PlannerOptions options;
-  std::istringstream names(value ? value : "");
-  for (std::string name; std::getline(names, name, ',');) {
-    if (!contains(kFamilies, name)) {
-      throw InvalidArgument(std::string("conv_transpose2d: the environment variable ") + kFamilyVariable +
-                            " must list kernel families (" + join(kFamilies) + "), separated by commas, but got '" +
-                            value + "'");
+  const Names valid = all_names();
+  for (const std::string& name : split(kernels)) {
+    const bool off = !name.empty() && name[0] == '-';
+    const std::string bare = off ? name.substr(1) : name;
+    if (!contains(valid, bare) || (!off && bare.find('.') != std::string::npos)) {
+      refuse(kKernelsVariable, "kernel families, or families and options each behind a minus (" + join(valid) + ")",
+             kernels);
     }
-    options.families.push_back(name);
+    (off ? options.without : options.only).push_back(bare);
+  }
+  if (!options.only.empty() && !options.without.empty()) {
+    refuse(kKernelsVariable, "either names to allow or names behind a minus to switch off", kernels);
   }
   return options;
 }
 
-std::string join(const std::vector<std::string>& names) {
+PlannerOptions parse_family_options(const char* families) {
+  PlannerOptions options;
+  for (const std::string& name : split(families)) {
+    const auto known = kOlderNames.find(name);
+    if (known == kOlderNames.end()) {
+      Names valid;
+      for (const auto& [older, newer] : kOlderNames) valid.push_back(older);
+      refuse(kFamilyVariable, "kernel families (" + join(valid) + ")", families);
+    }
+    options.only.insert(options.only.end(), known->second.begin(), known->second.end());
+  }
+  return options;
+}
+
+std::string join(const Names& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;

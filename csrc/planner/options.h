@@ -1,4 +1,4 @@
-// Which kernel families may serve: all of them, or those that DECONV_FAMILY names, to measure or test one by itself.
+// Which kernels and planner options may serve: all, or what DECONV_KERNELS leaves, to measure or test one by itself.
 #pragma once
 
 #include <string>
@@ -6,18 +6,26 @@
 
 namespace deconv {
 
-inline constexpr const char* kFamilyVariable = "DECONV_FAMILY";
+inline constexpr const char* kKernelsVariable = "DECONV_KERNELS";
+inline constexpr const char* kFamilyVariable = "DECONV_FAMILY";  // with the families' older names
 
+// Names are those of csrc/families and csrc/lowerings, and of their options: "igemm_sm90", "igemm_sm90.ping_pong".
 struct PlannerOptions {
-  std::vector<std::string> families;  // empty: all
+  std::vector<std::string> only;     // empty: everything
+  std::vector<std::string> without;  // of these
 
-  bool forced() const { return !families.empty(); }
-  bool allows(const std::string& family) const;
-  PlannerOptions without(const std::string& family) const;  // all others, where it is the only one
+  bool restricted() const { return !only.empty() || !without.empty(); }
+  bool allows(const std::string& name) const;               // a family or a lowering
+  bool allows(const char* family, const char* option) const;  // an option of an allowed family
+  PlannerOptions excluding(const std::string& name) const;  // all others, where it is the only one
+  std::string describe() const;  // as DECONV_KERNELS has it
 };
 
-// From the variable's value, names separated by commas; null and "" allow all. Raises InvalidArgument.
-PlannerOptions parse_planner_options(const char* value);
+// From the variable's value: names separated by commas, each allowed or, behind a minus, switched off; null and ""
+// allow all. Raises InvalidArgument for an unknown name, and where both forms are mixed.
+PlannerOptions parse_planner_options(const char* kernels);
+// The same for DECONV_FAMILY.
+PlannerOptions parse_family_options(const char* families);
 
 std::string join(const std::vector<std::string>& names);
 

@@ -97,9 +97,20 @@ bool kernels_serve(DType dtype, const Tensor& operand) {
 
 namespace {
 
-// DECONV_FAMILY, read once a process.
+PlannerOptions read_planner_options() {
+  const char *const kernels = std::getenv(kKernelsVariable), *const families = std::getenv(kFamilyVariable);
+  if (families == nullptr || *families == '\0') return parse_planner_options(kernels);
+  const bool both = kernels != nullptr && *kernels != '\0';
+  const PlannerOptions options = both ? parse_planner_options(kernels) : parse_family_options(families);
+  const std::string advice = std::string(kFamilyVariable) + " is deprecated" +
+                             (both ? " and ignored beside " : ": set ") + kKernelsVariable + '=' + options.describe();
+  aoti_torch_warn(__func__, __FILE__, __LINE__, advice.c_str());
+  return options;
+}
+
+// DECONV_KERNELS, or DECONV_FAMILY, read once a process.
 const PlannerOptions& planner_options() {
-  static const PlannerOptions options = parse_planner_options(std::getenv(kFamilyVariable));
+  static const PlannerOptions options = read_planner_options();
   return options;
 }
 

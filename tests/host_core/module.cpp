@@ -797,26 +797,26 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("TENSOR_CORE_MIN_CHANNELS") = kTensorCoreMinChannels;
   m.attr("TF32_MIN_FLOPS") = kTf32MinFlops;
   m.def("wants_tf32_answer", &wants_tf32_answer, py::arg("problem"), py::arg("device") = Device{});
-  // `families` is what DECONV_FAMILY would hold.
+  // `kernels` is what DECONV_KERNELS would hold.
   m.def(
       "make_plan",
-      [](const Problem& problem, const Device& device, const std::string& families) {
-        return make_plan(problem, device, parse_planner_options(families.c_str()));
+      [](const Problem& problem, const Device& device, const std::string& kernels) {
+        return make_plan(problem, device, parse_planner_options(kernels.c_str()));
       },
-      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("kernels") = "");
   // The plans that make_plan chooses from, of the families that list theirs.
   m.def(
       "candidates",
-      [](const Problem& problem, const Device& device, const std::string& families) {
+      [](const Problem& problem, const Device& device, const std::string& kernels) {
         std::vector<Candidate> considered;
-        make_plan(problem, device, parse_planner_options(families.c_str()), &considered);
+        make_plan(problem, device, parse_planner_options(kernels.c_str()), &considered);
         std::vector<Plan> plans;
         for (const Candidate& candidate : considered) {
           if (candidate.plan) plans.push_back(*candidate.plan);
         }
         return plans;
       },
-      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "");
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("kernels") = "");
   m.def(
       "plan_hopper_weight_lines",  // whether it is the cheapest or not
       [](const Problem& problem, const Device& device) { return plan_hopper_weight_lines(problem, device, nullptr); },
@@ -848,8 +848,8 @@ PYBIND11_MODULE(_host_core, m) {
       });
   m.def(
       "explain",
-      [](const Problem& problem, const Device& device, const std::string& families, const TunedPlan* tuned) {
-        return explain(problem, device, parse_planner_options(families.c_str()), tuned);
+      [](const Problem& problem, const Device& device, const std::string& kernels, const TunedPlan* tuned) {
+        return explain(problem, device, parse_planner_options(kernels.c_str()), tuned);
       },
-      py::arg("problem"), py::arg("device") = Device{}, py::arg("families") = "", py::arg("tuned") = nullptr);
+      py::arg("problem"), py::arg("device") = Device{}, py::arg("kernels") = "", py::arg("tuned") = nullptr);
 }

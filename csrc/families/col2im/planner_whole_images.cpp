@@ -124,13 +124,13 @@ std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& dev
                                        std::vector<Candidate>* considered) {
   const std::string why = refusal(problem, device);
   if (!why.empty()) {
-    if (considered) considered->push_back({"hopper family", 0, why});
+    if (considered) considered->push_back({"igemm_sm90 family", 0, why});
     return std::nullopt;
   }
   std::optional<Plan> best;
   for (const int pixels : kFoldedPixels) {
     if (const auto plan = plan_tile(problem, device, pixels)) {
-      consider_plan(best, "hopper family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+      consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
     }
   }
   return best;

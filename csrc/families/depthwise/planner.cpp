@@ -434,7 +434,8 @@ std::string describe(const DepthwiseChannelsPlan& plan, DType) {
   return text.str();
 }
 
-std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                   std::vector<Candidate>* considered) {
   const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
   const bool channels_innermost = pixels.stride[1] == 1 && pixels.size[1] > 1;
   Draft draft;
@@ -456,12 +457,13 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
     const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
       if (!plan) return;
       tile = std::get<decltype(tile)>(plan->tile);
-      consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype,
-                    considered);
+      consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype, considered);
     };
-    consider(plan_depthwise_blocks(problem, device), DepthwiseBlocksPlan());
-    consider(plan_depthwise_packs(problem, device), DepthwisePacksPlan());
-    consider(plan_depthwise_rows(problem, device), DepthwiseRowsPlan());
+    if (options.allows("depthwise", "nchw_upsample"))
+      consider(plan_depthwise_blocks(problem, device), DepthwiseBlocksPlan());
+    if (options.allows("depthwise", "nhwc_upsample"))
+      consider(plan_depthwise_packs(problem, device), DepthwisePacksPlan());
+    if (options.allows("depthwise", "row_stream")) consider(plan_depthwise_rows(problem, device), DepthwiseRowsPlan());
   }
   return best;
 }

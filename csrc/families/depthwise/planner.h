@@ -8,7 +8,8 @@
 namespace deconv {
 
 // Nothing where the family does not serve the problem; `considered` then holds the reason.
-std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                   std::vector<Candidate>* considered);
 // Of layers that enlarge (DepthwiseBlocksPlan), for plan_depthwise.
 std::optional<Plan> plan_depthwise_blocks(const Problem& problem, const Device& device);
 std::optional<Plan> plan_depthwise_packs(const Problem& problem, const Device& device);  // DepthwisePacksPlan

@@ -344,7 +344,7 @@ bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
 
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"mma family", 0, why});
+    if (considered) considered->push_back({"igemm_sm80 family", 0, why});
     return std::nullopt;
   }
   const Candidates candidates(problem, device);
@@ -356,14 +356,14 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
         if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
         const std::optional<Plan> plan = candidates.plan(tile, repack, unpack, together);
         if (!plan) continue;
-        consider_plan(best, "mma family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
+        consider_plan(best, "igemm_sm80 family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
                       problem.dtype, considered);
       }
     }
   }
   if (!best && considered) {
     considered->push_back(
-        {"mma family", 0,
+        {"igemm_sm80 family", 0,
          "no tile fits: its halo in shared memory and 2 GiB of the source, its packed weights in their bound"});
   }
   return best;

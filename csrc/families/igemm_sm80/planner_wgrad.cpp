@@ -287,7 +287,7 @@ std::string describe(const MmaWeightPlan& plan, DType) {
 
 std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"mma family", 0, why});
+    if (considered) considered->push_back({"igemm_sm80 family", 0, why});
     return std::nullopt;
   }
   std::optional<Plan> best;
@@ -297,12 +297,12 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
     candidates.for_all([&](const MmaWeightPlan& p) {
       const std::optional<Plan> plan = candidates.with_splits(p);
       if (!plan) return;
-      consider_plan(best, "mma family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
+      consider_plan(best, "igemm_sm80 family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
                     problem.dtype, considered);
     });
   }
   if (!best && considered) {
-    considered->push_back({"mma family", 0, "no tile fits: pixels in shared memory, sums in their bound"});
+    considered->push_back({"igemm_sm80 family", 0, "no tile fits: pixels in shared memory, sums in their bound"});
   }
   return best;
 }

@@ -939,9 +939,37 @@ int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
   return is_short && whole && fits(2) ? 2 : 1;
 }
 
-std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
+namespace {
+
+// False if the plan uses a planner option that is switched off.
+bool allows(const PlannerOptions& options, const HopperConvPlan& plan) {
+  const std::pair<const char*, bool> used[] = {
+      {"ping_pong", plan.in_turns},
+      {"cluster_split", plan.split > 1},
+      {"tma_store", plan.results == HopperResults::kCopied},
+      {"merged_groups", plan.merge > 1},
+      {"repack", plan.repack},
+      {"source_phases_together", plan.source == HopperSource::kWarps && plan.halo_planes > 1},
+      {"im2col", plan.source == HopperSource::kIm2col},
+      {"flat_lines", plan.flat},
+      {"folded_columns", plan.tile.fold > 1},
+      {"whole_sectors", plan.whole_sectors},
+      {"two_phases", plan.tile.phases > 1},
+      {"image_groups", plan.inner == HopperInner::kBatch},
+      {"raw_boxes", plan.source == HopperSource::kTransposed},
+      {"wide_tiles", plan.tile_m == 128},
+  };
+  return options.without.empty() || std::none_of(std::begin(used), std::end(used), [&](const auto& option) {
+           return option.second && !options.allows("igemm_sm90", option.first);
+         });
+}
+
+}  // namespace
+
+std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                     std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"hopper family", 0, why});
+    if (considered) considered->push_back({"igemm_sm90 family", 0, why});
     return std::nullopt;
   }
   std::optional<Plan> best;
@@ -957,9 +985,10 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
           const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
                                                                      together, split, results);
           if (!plan) break;
+          if (!allows(options, *plan)) continue;
           const double ms = candidates.estimate_ms(*plan);
           const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes;
-          consider_plan(best, "hopper family", *plan, workspace_bytes, ms, problem.dtype, considered);
+          consider_plan(best, "igemm_sm90 family", *plan, workspace_bytes, ms, problem.dtype, considered);
           if (plan->items > most_clusters(device, 2 * split)) break;
         }
       }
@@ -1003,7 +1032,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
   if (!best && considered)
     considered->push_back(
-        {"hopper family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
+        {"igemm_sm90 family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
   return best;
 }
 

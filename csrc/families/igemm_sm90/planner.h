@@ -20,6 +20,7 @@ namespace deconv {
 struct Candidate;
 struct Device;
 struct Plan;
+struct PlannerOptions;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
 std::string describe(const HopperPlanesPlan& plan, DType dtype);
@@ -31,7 +32,8 @@ std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
 std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
 
 // Nothing if the family refuses the problem; `considered` then says why.
-std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                     std::vector<Candidate>* considered);
 // Of blocks alone (Problem::blocks).
 std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered);

@@ -165,14 +165,14 @@ std::string describe(const HopperPlanesPlan& plan, DType) {
 std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
                                        std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"hopper family", 0, why});
+    if (considered) considered->push_back({"igemm_sm90 family", 0, why});
     return std::nullopt;
   }
   std::optional<Plan> best;
   for (const int channels : kPlanesChannels) {
     for (const bool resident : {false, true}) {
       if (const std::optional<HopperPlanesPlan> plan = plan_tile(problem, device, channels, resident)) {
-        consider_plan(best, "hopper family", *plan, plan->weights.packed_bytes + kHopperFlagBytes,
+        consider_plan(best, "igemm_sm90 family", *plan, plan->weights.packed_bytes + kHopperFlagBytes,
                       estimate_ms(problem, device, *plan), problem.dtype, considered);
       }
     }

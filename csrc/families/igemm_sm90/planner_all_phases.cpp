@@ -273,7 +273,7 @@ std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& d
                                          std::vector<Candidate>* considered) {
   const Layer layer = describe_layer(problem, device);
   if (!layer.refusal.empty()) {
-    if (considered) considered->push_back({"hopper family", 0, layer.refusal});
+    if (considered) considered->push_back({"igemm_sm90 family", 0, layer.refusal});
     return std::nullopt;
   }
   std::optional<Plan> best;
@@ -281,7 +281,7 @@ std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& d
     if (kPicturesStrips % strips_w != 0) continue;
     for (const bool copied : {false, true}) {
       if (const auto plan = plan_tile(problem, device, layer, strips_w, copied)) {
-        consider_plan(best, "hopper family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+        consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
       }
     }
   }

@@ -214,14 +214,14 @@ std::optional<Plan> plan_hopper_strided(const Problem& problem, const Device& de
                                         std::vector<Candidate>* considered) {
   const Layer layer = describe_layer(problem, device);
   if (!layer.refusal.empty()) {
-    if (considered) considered->push_back({"hopper family", 0, layer.refusal});
+    if (considered) considered->push_back({"igemm_sm90 family", 0, layer.refusal});
     return std::nullopt;
   }
   std::optional<Plan> best;
   for (const int octets : {1, 2, 4, 8}) {
     for (const bool resident : {false, true}) {
       if (const auto plan = plan_tile(problem, device, layer, octets, resident)) {
-        consider_plan(best, "hopper family", *plan, plan->weights.packed_bytes + kHopperFlagBytes,
+        consider_plan(best, "igemm_sm90 family", *plan, plan->weights.packed_bytes + kHopperFlagBytes,
                       estimate_ms(problem, device, *plan), problem.dtype, considered);
       }
     }

@@ -158,7 +158,7 @@ Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<
   for (int lane_columns : {32, 16, 8}) {
     for (int warps_m : {8, 4, 2, 1}) {
       const GatherConvPlan tile = gather_conv_candidate(problem, device, lane_columns, warps_m);
-      Candidate candidate{considered ? "gather family, " + describe(tile, problem.dtype) : "", 0, ""};
+      Candidate candidate{considered ? "simt family, " + describe(tile, problem.dtype) : "", 0, ""};
       if (tile.shared_bytes > device.shared_bytes_per_block) {
         candidate.refusal = "needs more shared memory than a block may have";
       } else if (tile.blocks > INT32_MAX) {

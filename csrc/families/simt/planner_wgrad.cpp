@@ -125,7 +125,7 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
         GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
-        Candidate candidate{considered ? "gather family, " + describe(plan, problem.dtype) : "", 0, ""};
+        Candidate candidate{considered ? "simt family, " + describe(plan, problem.dtype) : "", 0, ""};
         if (plan.shared_bytes > gather_shared_bytes(device)) {
           candidate.refusal = "needs more shared memory than lets two blocks share a multiprocessor";
         } else if (plan.blocks > INT32_MAX / 16) {

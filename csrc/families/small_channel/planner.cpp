@@ -50,7 +50,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
   if (problem.direction == Direction::kGradWeight) return "serves forward and grad_input";
   if (problem.dtype == DType::kFloat64) return "has no float64";
-  if (std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) == 1) return "depthwise";
+  if (std::max(problem.in_channels_per_group(), problem.out_channels_per_group()) == 1) return "depthwise family";
   if (fills_large_tiles(problem)) return "has channels enough on both sides for other families";
   const Tensor4& source = correlation(problem).source;
   int64_t reach = 0;
@@ -369,7 +369,7 @@ std::string describe(const NarrowConvPlan& plan, DType) {
 
 std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) -> std::optional<Plan> {
-    if (considered) considered->push_back({"narrow family", 0, why});
+    if (considered) considered->push_back({"small_channel family", 0, why});
     return std::nullopt;
   };
   if (const std::string why = refusal(problem, device); !why.empty()) return refuse(why);
@@ -383,7 +383,7 @@ std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& devic
       const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights, width);
       if (!plan || plan->blocks > INT32_MAX) continue;
       const double ms = candidates.estimate_ms(*plan);
-      consider_plan(best, "narrow family", *plan, 0, ms, problem.dtype, considered);
+      consider_plan(best, "small_channel family", *plan, 0, ms, problem.dtype, considered);
     }
   };
   for (const int channels : {8, 16, 32, 64}) {

@@ -283,7 +283,7 @@ std::string describe(const HopperWeightLinesPlan& plan, DType) {
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
                                              std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"hopper family, lines", 0, why});
+    if (considered) considered->push_back({"wgrad_sm90 family, lines", 0, why});
     return std::nullopt;
   }
   const Candidates candidates(problem, device);
@@ -297,7 +297,7 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
           const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
           const double ms = candidates.estimate_ms(*plan);
-          consider_plan(best, "hopper family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
+          consider_plan(best, "wgrad_sm90 family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
         }
       }
     }
@@ -308,7 +308,7 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
     for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
   }
   if (!best && considered) {
-    considered->push_back({"hopper family, lines", 0, "no tile fits: lines in shared memory, sums in their bound"});
+    considered->push_back({"wgrad_sm90 family, lines", 0, "no tile fits: lines in shared memory, sums in their bound"});
   }
   return best;
 }

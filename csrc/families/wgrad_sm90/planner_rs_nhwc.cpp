@@ -7,7 +7,7 @@
 namespace deconv {
 namespace {
 
-constexpr const char* kName = "hopper family, tensor copies turned";
+constexpr const char* kName = "wgrad_sm90 family, tensor copies turned";
 constexpr int kChannels = kHopperTurnedChannels, kPixels = kHopperTurnedPixels;
 constexpr int kProducts = kPixels / 8;         // of a stage, for each tap
 constexpr int kRows = kHopperWeightTileM;      // of operand A

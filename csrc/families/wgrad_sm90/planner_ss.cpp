@@ -8,7 +8,7 @@
 namespace deconv {
 namespace {
 
-constexpr const char* kName = "hopper family, tensor copies";
+constexpr const char* kName = "wgrad_sm90 family, tensor copies";
 constexpr int kChannels = kHopperWeightChannels;
 // Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
 // beside the rounding of the operands.

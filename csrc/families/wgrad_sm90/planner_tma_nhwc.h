@@ -82,7 +82,7 @@ void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t 
   const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
   const int64_t bytes = place_slices(tile, slices, sums);
   if (!considered && best && all_ms >= best->estimate_ms) return;
-  consider_plan(best, "hopper family", tile, bytes, all_ms, dtype, considered);
+  consider_plan(best, "wgrad_sm90 family", tile, bytes, all_ms, dtype, considered);
 }
 
 class WeightCopiesCandidates {

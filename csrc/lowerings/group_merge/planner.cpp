@@ -25,16 +25,16 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
                           diagonal_ms(bytes);
   if (why.empty() && best_ms < least_ms) why = "another family takes less than its operands' way through memory";
   if (!why.empty()) {
-    if (considered) considered->push_back({"merged family", 0, why});
+    if (considered) considered->push_back({"group_merge family", 0, why});
     return std::nullopt;
   }
   MergedPlan plan;
   plan.merge = merged_groups(problem);
   plan.inner = std::make_shared<const Plan>(
-      make_plan(merged_problem(problem, plan.merge), device, options.without("merged")));
+      make_plan(merged_problem(problem, plan.merge), device, options.excluding("group_merge")));
   plan.inner_at = round_up(bytes * plan.merge, kWorkspaceRoom);
   std::optional<Plan> best;
-  consider_plan(best, "merged family", plan, plan.inner_at + plan.inner->workspace_bytes,
+  consider_plan(best, "group_merge family", plan, plan.inner_at + plan.inner->workspace_bytes,
                 plan.inner->estimate_ms + diagonal_ms(bytes), problem.dtype, considered);
   return best;
 }

@@ -48,7 +48,7 @@ bool is_worth_blocks(const Problem& problem) {
 std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, const PlannerOptions& options,
                                   std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) {
-    if (!why.empty() && considered) considered->push_back({"subpixel family", 0, why});
+    if (!why.empty() && considered) considered->push_back({"sub_pixel family", 0, why});
     return !why.empty();
   };
   if (refuse(subpixel_refusal(problem))) return std::nullopt;
@@ -83,13 +83,13 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
     if (plan.rewrites_bias) rewrite_before(bias);
     if (to_output && forward) ms += kBackMs + blocks_ms(output, problem.dtype) + rows_ms(output, problem.dtype);
     if (to_weight && is_weight) ms += kLaunchMs + blocks_ms(weight, problem.dtype);
-    consider_plan(best, "subpixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
+    consider_plan(best, "sub_pixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
   };
-  const PlannerOptions within = options.without("subpixel").without("merged");
+  const PlannerOptions within = options.excluding("sub_pixel").excluding("group_merge");
   if (!refuse(subpixel_rewriting_refusal(problem))) {
     consider_inner(make_plan(subpixel_problem(problem), device, within), false);
   }
-  if (within.allows("hopper") && may_store_plain(problem)) {
+  if (within.allows("igemm_sm90") && may_store_plain(problem)) {
     const Problem stored = subpixel_stored_problem(problem);
     const auto consider_planner = [&](const auto& planner) {
       std::vector<Candidate> tiles;
@@ -99,8 +99,12 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
         if (tile.plan) consider_inner(*tile.plan, true);
       }
     };
-    consider_planner(plan_hopper_planes);
-    if (is_worth_blocks(problem)) consider_planner(plan_hopper_conv);
+    if (within.allows("igemm_sm90", "1tap")) consider_planner(plan_hopper_planes);
+    if (is_worth_blocks(problem)) {
+      consider_planner([&](const Problem& blocks, const Device& gpu, std::vector<Candidate>* tiles) {
+        return plan_hopper_conv(blocks, gpu, within, tiles);
+      });
+    }
   }
   return best;
 }
