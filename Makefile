@@ -84,6 +84,7 @@ lint: $(STAMPS)/lint  ## ruff, clang-format, mypy, and the release's workflows (
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(EMULATOR)
 	$(BIN)/mypy
+	$(PY) tools/include_graph.py
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/cibuildwheel --print-build-identifiers --platform linux --archs x86_64,aarch64
 

@@ -29,7 +29,7 @@ def axes(name: str, value: Pair) -> tuple[Any, Any]:
 def empty_like_torch(
     size: list[Any], operands: tuple[Tensor, Tensor], unbatched: bool, stride: Pair, output_padding: Pair
 ) -> Tensor:
-    """An empty result with the strides that torch's CUDA operator gives: `choose_layout` of csrc/problem.cpp."""
+    """An empty result with the strides that torch's CUDA operator gives: `choose_layout` of csrc/core/problem.cpp."""
     first = operands[0]
     formats = [suggest_memory_format(t.unsqueeze(0) if t.dim() == 3 else t) for t in operands]
     channels_last = torch.channels_last in formats and first.dtype != torch.float64

@@ -64,7 +64,7 @@ def tf32_allowed() -> bool:
     return not _TF32_OVERRIDDEN and torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
 
 
-implementations.impl("_tf32_allowed", tf32_allowed, "BackendSelect")  # asked by csrc/precision.cpp
+implementations.impl("_tf32_allowed", tf32_allowed, "BackendSelect")  # asked by csrc/torch/precision.cpp
 
 
 _warned: list[str] = []
@@ -78,7 +78,7 @@ def _warn_once(what: str) -> None:
         warnings.warn(text, stacklevel=2)
 
 
-implementations.impl("_warn_unserved", _warn_once, "BackendSelect")  # called by csrc/fallback.cpp
+implementations.impl("_warn_unserved", _warn_once, "BackendSelect")  # called by csrc/torch/fallback.cpp
 
 
 def warn_unserved(operand: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Times builds of the shared object side by side: a change to a kernel or a plan, against the build before it.
 
     python tools/compare.py OLD.so NEW.so --case kb1_75 --dtype bf16 --dtype tf32 --direction forward
-    DECONV_FAMILY=narrow python tools/compare.py OLD.so NEW.so --case sam_up2 --layout channels_last
+    DECONV_KERNELS=small_channel python tools/compare.py OLD.so NEW.so --case sam_up2 --layout channels_last
 
 Each library has a process of its own, with this folder's Python package around it. They are timed in turn, some rounds
 over, every second one from the last to the first, for a GPU is quicker after a rest; the least of a library's medians

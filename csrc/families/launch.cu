@@ -109,16 +109,7 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   return launch_gather_weight<T>(problem, std::get<GatherWeightPlan>(plan.tile), operands, stream);
 }
 
-__global__ void probe() {}
-
 }  // namespace
-
-int kernels_capability() {
-  cudaFuncAttributes attributes{};
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
-  (void)cudaGetLastError();  // a missing image is an answer, not an error to keep
-  return error == cudaSuccess ? attributes.ptxVersion : 0;
-}
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {
   if (const auto* tile = std::get_if<SubpixelPlan>(&plan.tile)) {

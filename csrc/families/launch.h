@@ -10,8 +10,4 @@ namespace deconv {
 
 cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream);
 
-// The compute capability, 10 * major + minor, that the kernels which the current device runs were compiled for; 0 where
-// this build has none for it.
-int kernels_capability();
-
 }  // namespace deconv

@@ -42,8 +42,8 @@ def _instances(header: Path) -> dict[str, list[str]]:
             wanted.setdefault(name, []).append(f"template cudaError_t {match[1]}<{arguments}>({signature});")
         if not entries:
             raise SystemExit(
-                f"{header}:{number}: expected '// instances: launcher<T, k...>(Plan): type value..., ...', a value for each"
-                f" parameter behind T, types of {', '.join(TYPES)}, but got {line!r}"
+                f"{header}:{number}: expected '// instances: launcher<T, k...>(Plan): type value..., ...', a value"
+                f" for each parameter behind T and types of {', '.join(TYPES)}, but got {line!r}"
             )
     return wanted
 

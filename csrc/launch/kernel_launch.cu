@@ -5,9 +5,21 @@
 #include <mutex>
 #include <utility>
 
-#include "families/launch.h"
+#include "launch/capability.h"
 
 namespace deconv {
+namespace {
+
+__global__ void probe() {}
+
+}  // namespace
+
+int kernels_capability() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
+  (void)cudaGetLastError();  // a missing image is an answer, not an error to keep
+  return error == cudaSuccess ? attributes.ptxVersion : 0;
+}
 
 cudaError_t allow_shared_bytes(const void* kernel, int bytes) {
   constexpr int kAlwaysAllowed = 32 << 10;  // of 48 KiB, in which static shared memory counts, too

@@ -40,7 +40,7 @@ inline Tensor4 as_line(const Tensor4& image) {
   return {{image.size[0], image.size[1], 1, pixels}, {image.stride[0], image.stride[1], pixels, 1}};
 }
 // Whether tensor copies take halos of forward's or grad_input's source, that lies so, columns adjacent (planes) or
-// channels: what encode_halo_map (launch/tensor_map.cu) asks.
+// channels: what encode_halo_map (families/tensor_map.cu) asks.
 inline bool takes_halo_copies(const Problem& problem, const Tensor4& layout, bool planes) {
   const auto& [size, stride] = layout;
   const int inner = planes ? 3 : 1;

@@ -12,6 +12,7 @@
 
 #ifdef DECONV_WITH_CUDA
 #include "families/launch.h"
+#include "launch/capability.h"
 #include "torch/plan_timer.h"
 #endif
 

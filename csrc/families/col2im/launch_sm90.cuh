@@ -4,7 +4,7 @@
 #include "families/col2im/gemm_sm90.cuh"
 #include "families/col2im/launch.cuh"
 #include "families/launchers.h"
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 // instances: launch_col2im_hopper<T>(Col2imHopperPlan): float16, bfloat16, tf32
 namespace deconv {

@@ -4,7 +4,7 @@
 #include "families/col2im/gemm_sm90_whole_images.cuh"
 #include "families/launchers.h"
 #include "launch/kernel_launch.cuh"
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 // instances: launch_hopper_folded<T>(HopperFoldedPlan): float16, bfloat16
 namespace deconv {

@@ -9,7 +9,7 @@
 #include "families/igemm_sm90/tap_order.h"
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 #include "lowerings/nonfinite_repair.cuh"
 #include "lowerings/pack_weight_launch.cuh"
 #include "lowerings/repack.h"

@@ -6,7 +6,7 @@
 #include "families/launchers.h"
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 // instances: launch_hopper_pictures<T>(HopperPicturesPlan): float16, bfloat16, tf32
 namespace deconv {

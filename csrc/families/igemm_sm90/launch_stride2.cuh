@@ -2,7 +2,7 @@
 #pragma once
 
 #include "families/igemm_sm90/conv_stride2.cuh"
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 #include "lowerings/pack_weight_launch.cuh"
 
 // instances: launch_hopper_strided<T>(HopperStridedPlan): float16, bfloat16, tf32

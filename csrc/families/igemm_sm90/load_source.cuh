@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& it
 }
 
 // The weights of one stage from where they lie: the tap that begins `tap` elements on, all channels of a block. The
-// dimensions after the first are those of a result channel, in the order of operand A's rows (launch/tensor_map.cu).
+// dimensions after the first are those of a result channel, in the order of operand A's rows (families/tensor_map.cu).
 template <int kRowBytes, class T>
 __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& item, int tap, int chunk,
                                             uint32_t shared, uint32_t barrier) {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 namespace deconv {
 namespace {

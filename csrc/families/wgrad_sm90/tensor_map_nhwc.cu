@@ -1,6 +1,6 @@
 #include "families/wgrad_sm90/tensor_map_nhwc.h"
 
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 namespace deconv {
 namespace {

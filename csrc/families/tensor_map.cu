@@ -1,4 +1,4 @@
-#include "launch/tensor_map.h"
+#include "families/tensor_map.h"
 
 #include <cuda_runtime.h>
 
