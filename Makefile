@@ -163,7 +163,7 @@ $(EXTENSION): $(CSRC) csrc/launch/instances.py setup.py build/settings $(STAMPS)
 
 # For the tests alone: plans and index arithmetic without torch, and the kernels emulated on the CPU. CMake comes from
 # pip, for a fresh machine has none.
-$(HOST_CORE): $(CSRC) $(EMULATOR) tests/emulator/rewrite.py CMakeLists.txt $(STAMPS)/test
+$(HOST_CORE): $(CSRC) csrc/launch/instances.py $(EMULATOR) tests/emulator/rewrite.py CMakeLists.txt $(STAMPS)/test
 	$(PIP) install cmake
 	cmake -S . -B build/host_core -G Ninja -DPython_EXECUTABLE=$(PY)
 	cmake --build build/host_core

@@ -21,6 +21,7 @@ TYPES = {
     "float32": ("float", None),
     "float64": ("double", None),
 }
+MARK = re.compile(r"\s*//+\s*instances?\s*:", re.IGNORECASE)  # misspelled ones too, which LINE refuses
 LINE = re.compile(r"// instances: (\w+)<T((?:, \w+)*)>\((\w+)\): (.+)")
 
 
@@ -28,7 +29,7 @@ def _instances(header: Path) -> dict[str, list[str]]:
     """The instantiations that a header declares, by element type."""
     wanted: dict[str, list[str]] = {}
     for number, line in enumerate(header.read_text().splitlines(), 1):
-        if "instances:" not in line:
+        if not MARK.match(line):
             continue
         match = LINE.fullmatch(line)
         entries = match[4].split(", ") if match else []
