@@ -57,7 +57,7 @@ def _borrow_node(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any, groups: int,
     dilation: Any,
 ) -> Any:  # fmt: skip
-    """The forward recorded by ATen's own node, which csrc/torch/autograd.cpp stands behind: no Python in the backward."""
+    """The forward recorded by ATen's own node, csrc/torch/autograd.cpp behind it: no Python in the backward."""
     args = (stride, padding, dilation, True, output_padding, groups)
     if input.dim() == 3:
         return _overrideable(input.unsqueeze(0), weight, bias, *args).squeeze(0)
