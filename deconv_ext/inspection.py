@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """The kernel's families, outermost first, such as "hopper" or "subpixel, hopper"; "ATen" where ATen serves."""
+        """The kernel's families, outermost first, such as "sub_pixel, igemm_sm90"; "ATen" where ATen serves."""
         parts = self.kernel.split(", ")
         return ", ".join(part.removesuffix(" family") for part in parts if part.endswith(" family")) or self.kernel
 

@@ -400,7 +400,7 @@ for ci, co, g, n, size, k, s, p, d in [
             shape = F.conv_transpose2d(x.double(), weight, None, *rest).shape
             grad = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=layout)
             text = torch.ops.deconv.explain(x, grad, None, *rest, "grad_weight", k)
-            assert "plan: mma" in text, text
+            assert "plan: igemm_sm80" in text, text
             expected = torch.ops.aten.convolution_backward(
                 grad.double(), x.double(), weight, None, s, p, d, True, (0, 0), g, [False, True, False])[1]
             run = lambda x, grad: torch.ops.deconv.conv_transpose2d_grad_weight(x, grad, k, *rest)
@@ -460,7 +460,7 @@ for ci, co, n, size, k, s, p, op, d in [
             bias = torch.randn(co, device="cuda", dtype=dtype)
             rest = (s, p, op, 1, d)
             text = deconv_ext.explain(x, weight, bias, *rest)
-            assert "plan: mma" in text, text
+            assert "plan: igemm_sm80" in text, text
             for words in plans:
                 plans[words] += words in text.partition("launch:")[0]
             expected = F.conv_transpose2d(x.double(), weight.double(), bias.double(), *rest)
@@ -486,7 +486,7 @@ for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, 6e-3)):
         x = elements.view(2, 21, 30, 144).permute(0, 3, 1, 2) if channels_last else elements.view(2, 144, 21, 30)
         weight = torch.randn(144, 40, 4, 4, device="cuda", dtype=dtype)
         rest = (2, 1, 0, 2)
-        assert "plan: mma" in deconv_ext.explain(x, weight, None, *rest)
+        assert "plan: igemm_sm80" in deconv_ext.explain(x, weight, None, *rest)
         result = torch.ops.deconv.conv_transpose2d(x, weight, None, *rest)
         expected = F.conv_transpose2d(x.double(), weight.double(), None, *rest)
         assert (result.double() - expected).norm() < most * expected.norm(), (dtype, channels_last)
@@ -528,7 +528,7 @@ x = torch.randn(11, 48, 512, 512, device="cuda", dtype=torch.bfloat16)
 weight = torch.randn(48, 40, 3, 3, device="cuda", dtype=torch.bfloat16)
 text = deconv_ext.explain(x, weight, padding=1)
 plan = text.partition("launch:")[0]
-assert "plan: mma" in plan and "source repacked" in plan and "result unpacked" not in plan, text
+assert "plan: igemm_sm80" in plan and "source repacked" in plan and "result unpacked" not in plan, text
 workspace = int(text.partition("workspace: ")[2].partition(" ")[0])
 assert 6 * 24 << 20 <= workspace < 7 * 24 << 20, text
 result = torch.ops.deconv.conv_transpose2d(x, weight, None, 1, 1)
@@ -556,7 +556,7 @@ def test_float32_follows_the_tf32_switch(allow_tf32: bool, layout: torch.memory_
     error = _relative_error(OPERATOR(x, weight), expected)
     text = _explained(x, weight)
     assert ("TF32 allowed" in text) == (allow_tf32 and torch.cuda.get_device_capability() >= (8, 0))
-    if ("plan: hopper" in text or "plan: mma" in text) and allow_tf32:
+    if ("plan: igemm_sm90" in text or "plan: igemm_sm80" in text) and allow_tf32:
         assert 1e-5 < error < 6e-4
     else:
         assert error < 1e-6
@@ -936,7 +936,8 @@ for ci, h, w, co, k, s, p, d, g in [
             weight, bias = torch.randn(ci, co, *(k if isinstance(k, tuple) else (k, k)), device="cuda").to(dtype), None
             bias = torch.randn(co * g, device="cuda").to(dtype)
             run = lambda x: torch.ops.deconv.conv_transpose2d(x, weight, bias, s, p, 0, g, d)
-            assert "plan: narrow" in deconv_ext.explain(x, weight, bias, stride=s, padding=p, groups=g, dilation=d)
+            text = deconv_ext.explain(x, weight, bias, stride=s, padding=p, groups=g, dilation=d)
+            assert "plan: small_channel" in text, text
             double = [tensor.double().cpu() for tensor in (weight, bias)]
             oracle = lambda x: F.conv_transpose2d(x.double().cpu(), *double, s, p, 0, g, d).cuda()
             y = run(x)
@@ -1050,9 +1051,9 @@ LAYERS = {
 }  # fmt: skip
 # By the direction, if it is not the same for all.
 LAYER_PLANS = {
-    "sub_pixel": "'plan: subpixel'",
+    "sub_pixel": "'plan: sub_pixel'",
     "depthwise": "'plan: depthwise family, down '",
-    "group_merge": "{'grad_weight': 'plan: merged'}.get(direction, 'plan: gather')",
+    "group_merge": "{'grad_weight': 'plan: group_merge'}.get(direction, 'plan: simt')",
 }
 
 FORCED = """

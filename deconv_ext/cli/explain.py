@@ -64,6 +64,6 @@ def plan_line(explanation: str) -> str:
 
 
 def kernel_name(explanation: str) -> str:
-    """The families of an explanation's plan, outermost first: "hopper", "subpixel, hopper"; "ATen" without a plan."""
+    """The families of an explanation's plan, outermost first ("sub_pixel, igemm_sm90"); "ATen" without a plan."""
     line = plan_line(explanation)
     return ", ".join(part.removesuffix(" family") for part in line.split(", ") if part.endswith(" family")) or "ATen"
