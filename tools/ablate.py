@@ -34,7 +34,6 @@ from deconv_ext.workloads import SUITES, select
 
 CASES = {case["name"]: case for case in SUITES["all"]}
 MODES = ("bf16", "tf32", "fp32")
-TABLES = (DIRECTIONS[:2], DIRECTIONS[2:])
 _PLAN = re.compile(r"^  plan: (.+), about .+$|^  (launch: .+)$|^  (workspace: .+)$", re.MULTILINE)
 
 FIELDS = ("ms_with", "ms_without", "plan_with", "plan_without")
@@ -43,7 +42,6 @@ Setting = tuple[str, str, str, str]  # case, mode, layout, direction
 Row = dict[str, Any]  # part, setting, and FIELDS
 
 
-# A process with some parts switched off.
 def work() -> int:
     """Answers each setting on stdin by a line of JSON: its plan, or its time in milliseconds."""
     job = json.load(sys.stdin)
@@ -62,14 +60,11 @@ def plan_of(direction: str, tensors: Operands) -> str:
 def time_ms(direction: str, make: Callable[[], Operands]) -> float:
     """Median time of a call, over as many operands as exceed the L2 cache."""
     first = make()
-    device = first.input.device
     read_bytes = sum(tensor.numel() * tensor.element_size() for tensor in first.read(direction))
-    sets = [first, *(make() for _ in range(input_sets(read_bytes, device) - 1))]
+    sets = [first, *(make() for _ in range(input_sets(read_bytes, first.input.device) - 1))]
     calls = [functools.partial(operands.call_ours, direction, one) for one in sets]
-    median = time_interleaved({"ours": calls}, device)["ours"].median
-    del first, sets, calls
     torch.cuda.empty_cache()
-    return median
+    return time_interleaved({"ours": calls}, first.input.device)["ours"].median
 
 
 def _operands(name: str, mode: str, layout: str, direction: str, device: str) -> Operands:
@@ -77,14 +72,11 @@ def _operands(name: str, mode: str, layout: str, direction: str, device: str) ->
     return operands.make_operands(case, dtype, on, grad_output=direction != "forward").laid_out(layout, on)
 
 
-# The program that starts these.
 def ask(off: tuple[str, ...], settings: list[Setting], timed: bool) -> list[Any]:
     """Answers of a process without the parts ``off``, one a setting."""
     command = [sys.executable, "-W", "ignore", __file__, "--work"]
-    job, environment = (
-        json.dumps({"settings": settings, "timed": timed}),
-        _environment(",".join(f"-{one}" for one in off)),
-    )
+    job = json.dumps({"settings": settings, "timed": timed})
+    environment = _environment(",".join(f"-{name}" for name in off))
     done = subprocess.run(command, input=job, stdout=subprocess.PIPE, text=True, env=environment)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     if done.returncode or len(answers) < len(settings):
@@ -99,6 +91,10 @@ def switchable_names() -> list[str]:
     if names := re.search(r"DECONV_KERNELS must list [^(]*\(([^)]+)\)", refused.stderr):
         return names.group(1).split(", ")
     raise SystemExit(f"ablate: the library does not name its parts:\n{refused.stderr}")
+
+
+def _ratio(row: Row) -> float:
+    return float(row["ms_without"] / row["ms_with"])
 
 
 def _environment(kernels: str) -> dict[str, str]:
@@ -148,7 +144,7 @@ def _save(path: str, rows: list[Row]) -> None:
 def print_report(rows: list[Row], parts: list[str], settings: list[Setting]) -> None:
     """A table of forward and grad_input, and one of grad_weight; parts that change nothing there are left out."""
     kinds = list(dict.fromkeys((direction, mode) for _, mode, _, direction in settings))
-    for directions in TABLES:
+    for directions in (DIRECTIONS[:2], DIRECTIONS[2:]):
         columns = [kind for direction in directions for kind in kinds if kind[0] == direction]
         table = []
         for part in parts:
@@ -169,10 +165,6 @@ def _cell(own: list[Row], settings: list[Setting], kind: tuple[str, str]) -> str
     count = sum((direction, mode) == kind for _, mode, _, direction in settings)
     gain = math.prod(map(_ratio, changed)) ** (1 / count) - 1
     return f"{gain:+.1%} ({len(changed)})"
-
-
-def _ratio(row: Row) -> float:
-    return float(row["ms_without"] / row["ms_with"])
 
 
 def main() -> int:
