@@ -4,6 +4,7 @@ The plans' block decomposition is repeated here as the kernels have it (csrc/fam
 """
 
 import itertools
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 import torch
 from cases import CASES
 
-from deconv_ext.workloads import KERNELBENCH, ZOO, Case, case, output_size
+from deconv_ext.workloads import ALL_CASES, KERNELBENCH, ZOO, Case, case, output_size
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
 from planning import pieces, problem_of, result_size  # noqa: E402
@@ -2412,25 +2413,87 @@ def test_only_an_allowed_family_is_considered() -> None:
     assert "depthwise" not in considered["simt"]
 
 
-@pytest.mark.parametrize(
-    ("off", "layer", "direction", "words"),
-    [
-        ("igemm_sm90", KERNELBENCH[0], "forward", "igemm_sm90 family"),
-        ("igemm_sm90.ping_pong", KERNELBENCH[0], "forward", "warpgroups in turns"),
-        ("igemm_sm90.tma_store", case("up", 16, 64, 32, 32, 64, 4, 2, 1), "forward", "results copied"),
-        ("igemm_sm90.two_phases", case("up", 16, 64, 32, 32, 64, 4, 2, 1), "forward", "2 phases"),
-        ("wgrad_sm90.rs_nchw", KERNELBENCH[0], "grad_weight", "lines of"),
-        ("depthwise.row_stream", case("dw", 16, 256, 32, 32, 256, 4, 2, 1, g=256), "forward", "down 4 rows"),
-    ],
-)
-def test_what_is_switched_off_is_not_planned(off: str, layer: Case, direction: str, words: str) -> None:
-    problem = problem_of(layer, direction, "bfloat16")
-    every = [plan.describe(core.DType.bfloat16) for plan in core.candidates(problem)]
-    left = [plan.describe(core.DType.bfloat16) for plan in core.candidates(problem, kernels=f"-{off}")]
-    assert any(words in plan for plan in every)
-    assert left
-    assert not any(words in plan for plan in left)
+# What a plan's description says where it uses a part; of raw boxes the source, behind it.
+USES = {
+    "depthwise": "depthwise family",
+    "depthwise.nchw_upsample": "blocks of the stride, .* threads? a block",
+    "depthwise.nhwc_upsample": "blocks of the stride, .* packs",
+    "depthwise.row_stream": "depthwise family, down",
+    "igemm_sm90": "igemm_sm90 family",
+    "igemm_sm90.1tap": "igemm_sm90 family, .* of planes as they lie",
+    "igemm_sm90.stride2": "strided planes as they lie",
+    "igemm_sm90.all_phases": "igemm_sm90 family, all phases",
+    "igemm_sm90.whole_images": "products folded",
+    "igemm_sm90.ping_pong": "warpgroups in turns",
+    "igemm_sm90.cluster_split": "sums of . blocks",
+    "igemm_sm90.tma_store": "groups of .*results copied",
+    "igemm_sm90.merged_groups": "groups merged",
+    "igemm_sm90.repack": "igemm_sm90 family, .*source repacked",
+    "igemm_sm90.source_phases_together": "planes together",
+    "igemm_sm90.im2col": "igemm_sm90 family, .*, im2col",
+    "igemm_sm90.flat_lines": "flat lines",
+    "igemm_sm90.folded_columns": "2x[0-9]+ pixels, groups of",
+    "igemm_sm90.whole_sectors": "whole sectors|rows of all phases",
+    "igemm_sm90.two_phases": "igemm_sm90 family, .*, 2 phases. in",
+    "igemm_sm90.image_groups": "groups of images",
+    "igemm_sm90.raw_boxes": "TRANSPOSED",
+    "igemm_sm90.wide_tiles": r"igemm_sm90 family, 128 channels x \(",
+    "igemm_sm90.odd_tiles": "(96|144|160|192|208|224) pixels, groups of",
+    "igemm_sm90.weights_in_place": "weights in place",
+    "wgrad_sm90": "wgrad_sm90 family",
+    "wgrad_sm90.ss": "wgrad_sm90 family, . warpgroups of [0-9]+ input x",
+    "wgrad_sm90.rs_nhwc": "wgrad_sm90 family, . warpgroups of [0-9]+ taps x [0-9]+ output x",
+    "wgrad_sm90.rs_nchw": "wgrad_sm90 family, .* lines of",
+    "igemm_sm80": "igemm_sm80 family",
+    "small_channel": "small_channel family",
+    "col2im": "col2im family",
+    "col2im.sm80": "col2im family, .* depths",
+    "col2im.sm90": "col2im family, .* tensor copies",
+    "sub_pixel": "sub_pixel family",
+    "group_merge": "group_merge family",
+}
+SWITCHED_LAYERS = (
+    "kb1_57", "kb1_69", "kb1_71", "kb1_75", "kb2_02", "kb2_05", "kb2_11", "kb2_36", "unet_up4", "dcgan1", "dcgan2",
+    "dcgan5_rgb", "fcn8s_dw", "dw_k4s2_512", "pix2pix_last", "r_dexined_k16",
+)  # fmt: skip
+
+
+def _used(problem: Any, dtype: Any, kernels: str = "") -> str:
+    plan = core.make_plan(problem, kernels=kernels)
+    inner = plan.tile
+    while isinstance(inner, (core.SubpixelPlan, core.MergedPlan)):
+        inner = inner.inner.tile
+    return f"{plan.describe(dtype)} {getattr(inner, 'source', '')}"
+
+
+@pytest.fixture(scope="module")
+def switched_problems() -> list[tuple[Any, Any, str]]:
+    """Problems whose plans use every part, each with its dtype and what its plan uses."""
+    problems = []
+    layers = [one for one in ALL_CASES if one["name"] in SWITCHED_LAYERS]
+    for one, direction, mode, layout in itertools.product(
+        layers, DIRECTIONS, ("bfloat16", "tf32", "float32"), ("contiguous", "channels_last")
+    ):
+        name = mode.replace("tf32", "float32")
+        problem, dtype = problem_of(one, direction, name, layout), getattr(core.DType, name)
+        problem.allow_tf32 = mode == "tf32"
+        problems.append((problem, dtype, _used(problem, dtype)))
+    return problems
+
+
+@pytest.mark.parametrize("off", USES)
+def test_what_is_switched_off_is_not_planned(switched_problems: list[tuple[Any, Any, str]], off: str) -> None:
+    assert any(re.search(USES[off], plan) for *_, plan in switched_problems)
+    for problem, dtype, _ in switched_problems:
+        assert not re.search(USES[off], _used(problem, dtype, f"-{off}")), problem.describe()
     assert f"kernels: DECONV_KERNELS is -{off}\n" in core.explain(problem, kernels=f"-{off}")
+
+
+def test_every_switch_is_tested() -> None:
+    with pytest.raises(core.InvalidArgument) as error:
+        core.make_plan(problem_of(DEPTHWISE, "forward"), kernels="-")
+    names = str(error.value).split("(")[1].split(")")[0].split(", ")
+    assert {"simt", *USES} == set(names)  # simt serves what all others refuse, switched off or not
 
 
 @pytest.mark.parametrize("kernels", ["dense", "simt, depthwise", "Simt", ",", "-dense", "igemm_sm90.ping_pong", "-"])

@@ -213,11 +213,27 @@ def test_allowed_family() -> None:
 
 
 def test_older_variable() -> None:
-    """Still read, with a warning; not beside the newer one."""
-    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather,hopper")
+    """Still read, not beside the newer one; of families that are gone nothing is left."""
+    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather,hopper,rows")
     assert "kernels: DECONV_KERNELS is simt, igemm_sm90, wgrad_sm90\n" in text
     text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather", DECONV_KERNELS="-depthwise")
     assert "kernels: DECONV_KERNELS is -depthwise\n" in text
+    text = _in_a_process(EXPLAIN, DECONV_FAMILY="direct,rows")
+    assert text.count("plan: simt family") == text.count("kernels: DECONV_KERNELS is simt\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("kernels", "advice"),
+    [
+        ("", "DECONV_FAMILY is deprecated: set DECONV_KERNELS=small_channel"),
+        ("-depthwise", "DECONV_FAMILY is deprecated and ignored beside DECONV_KERNELS=-depthwise"),
+    ],
+)
+def test_older_variable_warns_once(kernels: str, advice: str) -> None:
+    environment = {**os.environ, "DECONV_FAMILY": "narrow", "DECONV_KERNELS": kernels}
+    command = [sys.executable, "-c", "import torch\n" + EXPLAIN]
+    options = {"cwd": Path(deconv_ext.__file__).parents[1], "env": environment, "timeout": 300}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, **options).stderr.count(advice) == 1
 
 
 def test_adjacent_channels_are_copied_as_such() -> None:
@@ -242,6 +258,6 @@ def test_unknown_family() -> None:
         "DECONV_KERNELS must list kernel families, or families and options each behind a minus (simt, depthwise, "
     )
     assert _in_a_process(code, DECONV_KERNELS="simt,dense").count(expected) == 2
-    names = "col2im, depthwise, gather, hopper, merged, mma, narrow, subpixel"
+    names = "col2im, depthwise, direct, gather, hopper, merged, mma, narrow, rows, subpixel"
     expected = f"DECONV_FAMILY must list kernel families ({names}), separated by commas, but got 'gather,dense'"
     assert _in_a_process(code, DECONV_FAMILY="gather,dense").count(expected) == 2

@@ -19,10 +19,10 @@ struct Part {
 const std::vector<Part> kParts{
     {"simt", {}},
     {"depthwise", {"nchw_upsample", "nhwc_upsample", "row_stream"}},
-    {"igemm_sm90",
-     {"1tap", "stride2", "all_phases", "whole_images", "ping_pong", "cluster_split", "tma_store", "merged_groups",
-      "repack", "source_phases_together", "im2col", "flat_lines", "folded_columns", "whole_sectors", "two_phases",
-      "image_groups", "raw_boxes", "wide_tiles"}},
+    {"igemm_sm90", {"1tap",          "stride2",    "all_phases",     "whole_images",  "ping_pong",
+                    "cluster_split", "tma_store",  "merged_groups",  "repack",        "source_phases_together",
+                    "im2col",        "flat_lines", "folded_columns", "whole_sectors", "two_phases",
+                    "image_groups",  "raw_boxes",  "wide_tiles",     "odd_tiles",     "weights_in_place"}},
     {"wgrad_sm90", {"ss", "rs_nhwc", "rs_nchw"}},
     {"igemm_sm80", {}},
     {"small_channel", {}},
@@ -31,9 +31,16 @@ const std::vector<Part> kParts{
     {"group_merge", {}},
 };
 const std::map<std::string, Names> kOlderNames{
-    {"gather", {"simt"}},        {"depthwise", {"depthwise"}},  {"hopper", {"igemm_sm90", "wgrad_sm90"}},
-    {"mma", {"igemm_sm80"}},     {"narrow", {"small_channel"}}, {"col2im", {"col2im"}},
-    {"subpixel", {"sub_pixel"}}, {"merged", {"group_merge"}},
+    {"gather", {"simt"}},
+    {"depthwise", {"depthwise"}},
+    {"hopper", {"igemm_sm90", "wgrad_sm90"}},
+    {"mma", {"igemm_sm80"}},
+    {"narrow", {"small_channel"}},
+    {"col2im", {"col2im"}},
+    {"subpixel", {"sub_pixel"}},
+    {"merged", {"group_merge"}},
+    {"direct", {}},
+    {"rows", {}},
 };
 
 bool contains(const Names& names, const std::string& name) {
@@ -69,6 +76,12 @@ bool PlannerOptions::allows(const std::string& name) const {
 
 bool PlannerOptions::allows(const char* family, const char* option) const {
   return !contains(without, std::string(family) + '.' + option);
+}
+
+bool PlannerOptions::allows_all_options(const std::string& family) const {
+  const std::string prefix = family + '.';
+  return std::none_of(without.begin(), without.end(),
+                      [&](const std::string& name) { return name.compare(0, prefix.size(), prefix) == 0; });
 }
 
 PlannerOptions PlannerOptions::excluding(const std::string& name) const {
@@ -113,6 +126,7 @@ PlannerOptions parse_family_options(const char* families) {
     }
     options.only.insert(options.only.end(), known->second.begin(), known->second.end());
   }
+  if (families && *families != '\0' && options.only.empty()) options.only = {"simt"};  // of families that are gone
   return options;
 }
 

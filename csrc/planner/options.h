@@ -17,6 +17,7 @@ struct PlannerOptions {
   bool restricted() const { return !only.empty() || !without.empty(); }
   bool allows(const std::string& name) const;               // a family or a lowering
   bool allows(const char* family, const char* option) const;  // an option of an allowed family
+  bool allows_all_options(const std::string& family) const;
   PlannerOptions excluding(const std::string& name) const;  // all others, where it is the only one
   std::string describe() const;  // as DECONV_KERNELS has it
 };

@@ -128,7 +128,7 @@ int most_clusters(const Device& device, int blocks) { return device.multiprocess
 constexpr double kLeastPacking = 0.02;  // of the time, that M-major weights must save
 
 // The quickest way in that the source's address and strides allow.
-HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
+HopperSource source_of(const Problem& problem, int planes_h, int planes_w, bool raw_boxes) {
   if (problem.unaligned_first) return HopperSource::kWarps;
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
@@ -138,7 +138,7 @@ HopperSource source_of(const Problem& problem, int planes_h, int planes_w) {
       (problem.groups == 1 || c.source_channels * size % 16 == 0)) {
     return HopperSource::kTensor;
   }
-  return c.source.stride[3] == 1 && whole(1) ? HopperSource::kTransposed : HopperSource::kWarps;
+  return raw_boxes && c.source.stride[3] == 1 && whole(1) ? HopperSource::kTransposed : HopperSource::kWarps;
 }
 
 // Few channels may leave most of a tile empty, but not in three TF32 products: sums of so few are more exact without.
@@ -208,7 +208,8 @@ enum class Second { kPixels, kGroups, kChannels, kItems };
 // One tile shape on one problem. Everything of the plan, or an empty optional where it does not fit.
 class Candidates {
  public:
-  Candidates(const Problem& problem, int64_t merge, const Device& device, bool im2col = false)
+  Candidates(const Problem& problem, int64_t merge, const Device& device, const PlannerOptions& options,
+             bool im2col = false)
       : merge_(static_cast<int>(merge)),
         problem_(with_merged_groups(problem, merge)),
         device_(device),
@@ -220,7 +221,9 @@ class Candidates {
         planes_h_(static_cast<int>(used_planes(h_).size())),
         planes_w_(static_cast<int>(used_planes(w_).size())),
         element_(static_cast<int>(element_size(problem.dtype))),
-        source_(im2col ? HopperSource::kIm2col : source_of(problem_, planes_h_, planes_w_)) {}
+        source_(im2col ? HopperSource::kIm2col
+                       : source_of(problem_, planes_h_, planes_w_, options.allows("igemm_sm90", "raw_boxes"))),
+        weights_in_place_(options.allows("igemm_sm90", "weights_in_place")) {}
 
   Candidates(const Candidates&) = delete;  // members refer to others
 
@@ -438,6 +441,7 @@ class Candidates {
   // TMA takes the weights from where they lie if it finds whole chunks of source channels and whole blocks of result
   // channels; where result channels are adjacent, chunks that end within the tensor's last do.
   HopperWeights weights_of(const HopperConvPlan& p) const {
+    if (!weights_in_place_) return HopperWeights::kPacked;
     if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return HopperWeights::kPacked;
     if (problem_.blocks && !problem_.blocks->weight_in_blocks) return HopperWeights::kPacked;
     const bool forward = problem_.direction == Direction::kForward;
@@ -868,6 +872,7 @@ class Candidates {
   int planes_h_, planes_w_;  // that any tap reads
   int element_;
   HopperSource source_;
+  bool weights_in_place_;
 };
 
 }  // namespace
@@ -941,7 +946,7 @@ int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan) {
 
 namespace {
 
-// False if the plan uses a planner option that is switched off.
+// False if the plan uses a planner option that is switched off; Candidates heeds raw_boxes and weights_in_place.
 bool allows(const PlannerOptions& options, const HopperConvPlan& plan) {
   const std::pair<const char*, bool> used[] = {
       {"ping_pong", plan.in_turns},
@@ -956,12 +961,11 @@ bool allows(const PlannerOptions& options, const HopperConvPlan& plan) {
       {"whole_sectors", plan.whole_sectors},
       {"two_phases", plan.tile.phases > 1},
       {"image_groups", plan.inner == HopperInner::kBatch},
-      {"raw_boxes", plan.source == HopperSource::kTransposed},
       {"wide_tiles", plan.tile_m == 128},
+      {"odd_tiles", (plan.tile.groups & (plan.tile.groups - 1)) != 0},
   };
-  return options.without.empty() || std::none_of(std::begin(used), std::end(used), [&](const auto& option) {
-           return option.second && !options.allows("igemm_sm90", option.first);
-         });
+  return std::none_of(std::begin(used), std::end(used),
+                      [&](const auto& option) { return option.second && !options.allows("igemm_sm90", option.first); });
 }
 
 }  // namespace
@@ -972,6 +976,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
     if (considered) considered->push_back({"igemm_sm90 family", 0, why});
     return std::nullopt;
   }
+  const bool allows_all = options.allows_all_options("igemm_sm90");
   std::optional<Plan> best;
   const auto consider = [&](const Candidates& candidates, HopperTile tile) {
     if (tile.phases > 1 && geometry(problem, 1).phases() < tile.phases) return;
@@ -985,7 +990,7 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
           const std::optional<HopperConvPlan> plan = candidates.plan(tile, inner, second, lines, whole_sectors, repack,
                                                                      together, split, results);
           if (!plan) break;
-          if (!allows(options, *plan)) continue;
+          if (!allows_all && !allows(options, *plan)) continue;
           const double ms = candidates.estimate_ms(*plan);
           const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes + kHopperFlagBytes;
           consider_plan(best, "igemm_sm90 family", *plan, workspace_bytes, ms, problem.dtype, considered);
@@ -1027,9 +1032,9 @@ std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& devic
   };
   for (const int64_t merge : merges_of(problem)) {
     if (problem.blocks && merge > 1) continue;
-    consider_tiles(Candidates(problem, merge, device));
+    consider_tiles(Candidates(problem, merge, device, options));
   }
-  if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, true));
+  if (fits_im2col(problem)) consider_tiles(Candidates(im2col_problem(problem), 1, device, options, true));
   if (!best && considered)
     considered->push_back(
         {"igemm_sm90 family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
