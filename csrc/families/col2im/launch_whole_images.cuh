@@ -3,8 +3,8 @@
 
 #include "families/col2im/gemm_sm90_whole_images.cuh"
 #include "families/launchers.h"
-#include "launch/kernel_launch.cuh"
 #include "families/tensor_map.h"
+#include "launch/kernel_launch.cuh"
 
 // instances: launch_hopper_folded<T>(HopperFoldedPlan): float16, bfloat16
 namespace deconv {

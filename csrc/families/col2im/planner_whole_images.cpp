@@ -130,7 +130,8 @@ std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& dev
   std::optional<Plan> best;
   for (const int pixels : kFoldedPixels) {
     if (const auto plan = plan_tile(problem, device, pixels)) {
-      consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+      consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype,
+                    considered);
     }
   }
   return best;

@@ -457,7 +457,8 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
     const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
       if (!plan) return;
       tile = std::get<decltype(tile)>(plan->tile);
-      consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype, considered);
+      consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype,
+                    considered);
     };
     if (options.allows("depthwise", "nchw_upsample"))
       consider(plan_depthwise_blocks(problem, device), DepthwiseBlocksPlan());

@@ -356,8 +356,8 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
         if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
         const std::optional<Plan> plan = candidates.plan(tile, repack, unpack, together);
         if (!plan) continue;
-        consider_plan(best, "igemm_sm80 family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
-                      problem.dtype, considered);
+        consider_plan(best, "igemm_sm80 family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes,
+                      plan->estimate_ms, problem.dtype, considered);
       }
     }
   }

@@ -297,8 +297,8 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
     candidates.for_all([&](const MmaWeightPlan& p) {
       const std::optional<Plan> plan = candidates.with_splits(p);
       if (!plan) return;
-      consider_plan(best, "igemm_sm80 family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes, plan->estimate_ms,
-                    problem.dtype, considered);
+      consider_plan(best, "igemm_sm80 family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes,
+                    plan->estimate_ms, problem.dtype, considered);
     });
   }
   if (!best && considered) {

@@ -4,9 +4,9 @@
 #include "families/igemm_sm90/conv_all_phases.cuh"
 #include "families/igemm_sm90/planner.h"
 #include "families/launchers.h"
+#include "families/tensor_map.h"
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
-#include "families/tensor_map.h"
 
 // instances: launch_hopper_pictures<T>(HopperPicturesPlan): float16, bfloat16, tf32
 namespace deconv {

@@ -281,7 +281,8 @@ std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& d
     if (kPicturesStrips % strips_w != 0) continue;
     for (const bool copied : {false, true}) {
       if (const auto plan = plan_tile(problem, device, layer, strips_w, copied)) {
-        consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
+        consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype,
+                      considered);
       }
     }
   }

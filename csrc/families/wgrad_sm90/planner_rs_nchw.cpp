@@ -297,7 +297,8 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
           const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
           const double ms = candidates.estimate_ms(*plan);
-          consider_plan(best, "wgrad_sm90 family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype, considered);
+          consider_plan(best, "wgrad_sm90 family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype,
+                        considered);
         }
       }
     }
