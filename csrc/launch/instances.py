@@ -97,7 +97,8 @@ def _launch(launchers: dict[Path, list[Launcher]], csrc: Path) -> str:
     return (
         f'#include "families/launch.h"\n\n#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n\n{includes}\n\n'
         f"namespace deconv {{\n\n{declarations}\n\n"
-        "cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream) {\n"
+        "cudaError_t launch(const Problem& problem, const Plan& plan, const Operands& operands,\n"
+        "                   cudaStream_t stream) {\n"
         f"{body}\n  return cudaErrorInvalidValue;\n}}\n\n}}  // namespace deconv\n"
     )
 
