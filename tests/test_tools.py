@@ -50,9 +50,6 @@ def test_unusable_arguments_are_named(command: str, message: str) -> None:
     assert message in result.stderr.splitlines()[-1]
 
 
-# --- ablate.py ------------------------------------------------------------------------------------------------------
-
-
 def test_ablate_plans_only(tmp_path: Path) -> None:
     """A part is in the table of its directions; the CSV has both plans of each changed setting."""
     path = tmp_path / "plans.csv"
@@ -113,9 +110,6 @@ def test_ablate_plans_and_times_a_setting() -> None:
     assert program.time_ms("grad_input", lambda: small) > 0
 
 
-# --- compare.py -----------------------------------------------------------------------------------------------------
-
-
 def test_compare_a_library_with_itself() -> None:
     layer = ["--case", "dcgan4", "--dtype", "fp32", "--scale", "16", "--rounds", "3"]
     result = _run("compare", LIBRARY, LIBRARY, *layer)
@@ -134,9 +128,6 @@ def test_compare_names_a_library_that_does_not_load(tmp_path: Path) -> None:
     result = _run("compare", LIBRARY, str(broken), "--case", "dcgan4", "--scale", "16")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == f"compare: {broken} failed to load"
-
-
-# --- time_plans.py --------------------------------------------------------------------------------------------------
 
 
 def test_time_plans_reads_what_explain_writes() -> None:
