@@ -384,8 +384,8 @@ class ConvBlock {
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
-    const ResultTile result(p, warpgroup, warp, lane,
+    using ConvResult = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
+    const ConvResult result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
     const bool releases_weights = leader && !plan.resident_weights;
@@ -509,7 +509,7 @@ class ConvBlock {
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.add_bias(item, acc);
         if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
-          copy_results(result, item, group, acc, warpgroup);
+          copy_results(TmaStore<typename ConvResult::Tile>(result), item, group, acc, warpgroup);
         } else {
           result.store(item, phases, acc);
           __syncwarp();  // lanes part there, and what follows is for whole warps
@@ -526,9 +526,9 @@ class ConvBlock {
 
   // A warpgroup's results on their way by tensor copies, out of rows that are free again once the copies before have
   // read them.
-  template <class ResultTile>
-  __device__ __forceinline__ void copy_results(const ResultTile& result, const Item& item, int phase_group,
-                                               const typename ResultTile::Accumulators& acc, int warpgroup) const {
+  template <class Store>
+  __device__ __forceinline__ void copy_results(const Store& store, const Item& item, int phase_group,
+                                               const typename Store::Accumulators& acc, int warpgroup) const {
     const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
     const bool leader = threadIdx.x % 128 == 0;
     const auto by_copies = [&](const auto& stage, const auto& copy) {
@@ -541,17 +541,16 @@ class ConvBlock {
     };
     if constexpr (Config::kCopiesColumns) {
       if (!Config::kCopiesChannels || !plan.channels_adjacent) {
-        by_copies([&] { result.stage_columns(acc, staged); },
-                  [&] { result.copy_staged_columns(item, phase_group, staged); });
+        by_copies([&] { store.stage_columns(acc, staged); }, [&] { store.send_columns(item, phase_group, staged); });
         __syncwarp();
         return;
       }
     }
     if constexpr (Config::kCopiesChannels) {
 #pragma unroll
-      for (int part = 0; part < ResultTile::kCopies; ++part) {
-        by_copies([&] { result.stage_channels(acc, part, staged); },
-                  [&] { result.copy_staged_channels(item, phase_group, part, staged); });
+      for (int part = 0; part < Store::kCopies; ++part) {
+        by_copies([&] { store.stage_channels(acc, part, staged); },
+                  [&] { store.send_channels(item, phase_group, part, staged); });
       }
     }
     __syncwarp();
