@@ -1,4 +1,4 @@
-// grad_weight on tensor cores: partial sums of splits of the pixels become the result.
+// Sums of splits: grad_weight on tensor cores = the partial sums of all splits, added in order, rounded once.
 #pragma once
 
 #include "core/divisor.h"
@@ -8,8 +8,8 @@ namespace deconv {
 
 inline constexpr int kAddSplitsThreads = 256;
 
-// partial: (splits, groups, taps, slow channels, fast channels), both padded; fast and slow are input and output
-// channels of a group in either order.
+// partial: (splits, groups, taps, slow channels, fast channels), channels padded. Fast and slow are input and output
+// channels of a group, in either order.
 template <class T>
 struct AddSplitsParams {
   const float* partial;
@@ -22,8 +22,8 @@ struct AddSplitsParams {
   bool store_packs;
 };
 
-// One thread kWidth neighbouring elements of grad_weight and every `slices`-th split, in order; then the slices in
-// order; all in float64.
+// A thread adds every `slices`-th split of kWidth adjacent elements, in order; then one adds the slices, in order. All
+// in float64.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     add_weight_splits(const __grid_constant__ AddSplitsParams<T> p) {
@@ -80,10 +80,10 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
 #endif
 }
 
-inline constexpr int kTurnedFloats = 8192, kTurnedFast = 64;  // of a block, in shared memory; fast channels
+inline constexpr int kTurnedFloats = 8192, kTurnedFast = 64;  // floats in shared memory, fast channels: of a block
 
-// The same where the taps lie next to each other in the result, and few splits: a block turns kTurnedFast fast channels
-// around with all their taps in shared memory.
+// The same for few splits where taps are adjacent in the result: a block transposes kTurnedFast fast channels with all
+// their taps in shared memory.
 template <class T>
 __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     add_weight_splits_turned(const __grid_constant__ AddSplitsParams<T> p) {

@@ -1,4 +1,4 @@
-// Launches the sum of partial sums of grad_weight on tensor cores.
+// Launches the sum of splits (lowerings/split_k_reduce.cuh).
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace deconv {
 
-// `p` describes the weight as set_weight_result does. The partial sums' channels n (fast_n), or m, lie next to each
-// other.
+// `p` describes the weight as set_weight_result does. fast_n: output channels n are adjacent in the partial sums,
+// otherwise input channels m.
 template <class T, class Params>
 cudaError_t launch_add_splits(const Problem& problem, const Params& p, int splits, bool fast_n, int padded_m,
                               int padded_n, cudaStream_t stream, Start start) {

@@ -1,4 +1,4 @@
-// Launcher of the gather family's grad_weight.
+// Launcher of simt's grad_weight: the kernel, then the sum of splits.
 #pragma once
 
 #include "families/simt/wgrad.cuh"

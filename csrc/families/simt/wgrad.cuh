@@ -1,12 +1,14 @@
-// Gather family, grad_weight:  gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// simt, grad_weight: every problem, every dtype, without tensor cores.
 //
-// One block: a tile of warps_m * Tile::m() input channels m, warps_n * Tile::n() output channels n, one tap row kh,
-// warps_tap taps kw, and one split of the pixels. A stage holds `rows` rows of `pixels` columns of x and the columns
-// of grad_output that their taps need, channels innermost; every tap reads the same stage at a shift.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-//   warp -> (tap, m tile, n tile);  lane -> (m, n) within the tile, the lanes left over take every kLanesK-th pixel.
+//   block   warps_m * Tile::m() input channels m, warps_n * Tile::n() output channels n, warps_tap taps of a row kh,
+//           one split of the pixels
+//   warp    one tap, one tile of (m, n)
+//   lane    a part of the tile; the lanes left over take every kLanesK-th pixel
+//   stage   `rows` rows of `pixels` columns of x, and the columns of grad_output that their taps need; channels first
 //
-// Splits write partial sums; reduce_splits adds them in order, so the result never changes from run to run.
+// Every tap reads the stage at a shift. reduce_splits adds the partial sums of splits in order: same bits in every run.
 #pragma once
 
 #include "device/primitives.cuh"
@@ -18,7 +20,7 @@ template <class T>
 struct GatherWeightParams {
   const T* x;  // (batch, groups * m, height, width), any strides
   const T* y;  // grad_output (batch, groups * n, out height, out width)
-  T* result;   // (groups * m, n, kernel height, kernel width)
+  T* result;  // (groups * m, n, kernel height, kernel width)
   AccumulatorOf<T>* partial;  // (splits, groups, m, n, kernel height, kernel width), or null without splits
   int64_t x_n, x_c, x_h, x_w;
   int64_t y_n, y_c, y_h, y_w;
@@ -115,7 +117,7 @@ class GatherWeightBlock {
     lane_k = lane / (kLanesN * kLanesM);
   }
 
-  // Row `row` counts over images and rows; rows past the last, and taps outside the image, are zeros.
+  // `row` counts over images and rows. Rows past the last, and taps outside the image, are zeros.
   __device__ __forceinline__ void stage_row(int r, int64_t row, int column) {
     const int n = static_cast<int>(row / p.height), h = static_cast<int>(row % p.height);
     const int out_h = h * p.stride_h - p.padding_h + tap_h * p.dilation_h;
@@ -151,8 +153,8 @@ class GatherWeightBlock {
                                         int step) {
     constexpr int kBatch = 4;  // loads in flight before the first use
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    // Lanes along the channels where those are innermost, else 8 columns of 4 channels: whole sectors from memory, all
-    // banks to shared memory. Warps, and lanes, that few channels leave over take further columns.
+    // Lanes along the channels where those are adjacent, else 8 columns of 4 channels: whole sectors from memory, all
+    // banks of shared memory. Warps and lanes that exceed the channels take further columns.
     const int channel_lanes = row.step_c == 1 ? min(32, channels) : min(4, channels);  // powers of two
     const int channel_warps = min(warps, max(1, channels / channel_lanes));
     const int column_lanes = 32 / channel_lanes, column_warps = warps / channel_warps;
@@ -205,7 +207,7 @@ class GatherWeightBlock {
     }
   }
 
-  // A thread's channels come as packs, `lanes` packs apart: neighbouring lanes read neighbouring banks.
+  // A thread reads packs of channels that are `lanes` packs apart, so that adjacent lanes read adjacent banks.
   template <int kCount, int kPack>
   __device__ __forceinline__ static void load(Accum (&values)[kCount], const Accum* from, int lanes) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's grad_weight of contiguous images by lines.
+// Launcher of wgrad_sm90's rs_nchw: grad_weight of NCHW operands.
 #pragma once
 
 #include "families/wgrad_sm90/tensor_map_nchw.h"
