@@ -13,6 +13,7 @@
 
 #include "core/divisor.h"
 #include "device/tf32_split.cuh"
+#include "device/tma_sm90.cuh"
 #include "families/igemm_sm90/row_order.cuh"
 #include "lowerings/repack.cuh"
 

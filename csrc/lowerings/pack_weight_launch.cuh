@@ -20,12 +20,6 @@ inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) 
   return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
 }
 
-inline hopper::BlockedResult blocked_result(const ResultBlocks& blocks) {
-  return {divide_by(blocks.height),          divide_by(blocks.width),         static_cast<int>(blocks.shift_h),
-          static_cast<int>(blocks.shift_w),  static_cast<int>(blocks.size_h), static_cast<int>(blocks.size_w),
-          static_cast<int>(blocks.stride_h), divide_by(blocks.line)};
-}
-
 // Parameters and blocks of a launch that packs weights.
 template <class T>
 struct Packing {

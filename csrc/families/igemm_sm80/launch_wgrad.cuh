@@ -84,7 +84,7 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
   DECONV_MMA_TILE(2, 4)
 #undef DECONV_MMA_TILE
   if (error != cudaSuccess || plan.splits == 1) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.blocks_m * plan.channels_m(),
+  return launch_add_splits<T>(problem, params, plan.splits, plan.blocks_m * plan.channels_m(),
                               plan.blocks_n * plan.channels_n(), stream, Start::kAfter);
 }
 

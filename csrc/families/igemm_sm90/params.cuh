@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "core/divisor.h"
+#include "core/problem.h"
 #include "core/taps.h"
 #include "device/primitives.cuh"
 #include "families/igemm_sm90/plan.h"
@@ -24,6 +25,12 @@ struct BlockedResult {
   int stride_h;  // elements
   Divisor line;  // columns that have a bias each, one after the other
 };
+
+inline BlockedResult blocked_result(const ResultBlocks& blocks) {
+  return {divide_by(blocks.height),          divide_by(blocks.width),         static_cast<int>(blocks.shift_h),
+          static_cast<int>(blocks.shift_w),  static_cast<int>(blocks.size_h), static_cast<int>(blocks.size_w),
+          static_cast<int>(blocks.stride_h), divide_by(blocks.line)};
+}
 
 // A result channel as an element of a block: column k of row r of channel m.
 struct InBlock {

@@ -8,7 +8,8 @@
 //   lane    a part of the tile; the lanes left over take every kLanesK-th pixel
 //   stage   `rows` rows of `pixels` columns of x, and the columns of grad_output that their taps need; channels first
 //
-// Every tap reads the stage at a shift. reduce_splits adds the partial sums of splits in order: same bits in every run.
+// Every tap reads the stage at a shift. lowerings/split_k_reduce.cuh adds the partial sums of
+// splits in order: same bits in every run.
 #pragma once
 
 #include "device/primitives.cuh"
@@ -21,7 +22,7 @@ struct GatherWeightParams {
   const T* x;  // (batch, groups * m, height, width), any strides
   const T* y;  // grad_output (batch, groups * n, out height, out width)
   T* result;  // (groups * m, n, kernel height, kernel width)
-  AccumulatorOf<T>* partial;  // (splits, groups, m, n, kernel height, kernel width), or null without splits
+  AccumulatorOf<T>* partial;  // (splits, groups, taps, m, n), or null without splits
   int64_t x_n, x_c, x_h, x_w;
   int64_t y_n, y_c, y_h, y_w;
   int64_t result_m, result_n, result_h, result_w;
@@ -244,8 +245,8 @@ class GatherWeightBlock {
         if (p.partial == nullptr) {
           p.result[row * p.result_m + n * p.result_n + tap_h * p.result_h + kw * p.result_w] = narrow<T>(acc[i][j]);
         } else {
-          const int64_t rows = static_cast<int64_t>(p.groups) * p.channels_m;
-          p.partial[(((split * rows + row) * p.channels_n + n) * p.kernel_h + tap_h) * p.kernel_w + kw] = acc[i][j];
+          const int64_t tap = (split * p.groups + group) * p.kernel_h * p.kernel_w + tap_h * p.kernel_w + kw;
+          p.partial[(tap * p.channels_m + m) * p.channels_n + n] = acc[i][j];
         }
       }
     }
@@ -257,21 +258,6 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
     gather_weight_kernel(const __grid_constant__ GatherWeightParams<typename Config::Element> params) {
   extern __shared__ __align__(16) unsigned char shared[];
   GatherWeightBlock<Config>(params, shared).run();
-}
-
-// One thread an element of grad_weight: adds its partial sums in order of the split, in float64.
-template <class T>
-__global__ void __launch_bounds__(kGatherThreads) reduce_splits(const __grid_constant__ GatherWeightParams<T> p) {
-  const int64_t taps = static_cast<int64_t>(p.kernel_h) * p.kernel_w;
-  const int64_t count = static_cast<int64_t>(p.groups) * p.channels_m * p.channels_n * taps;
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
-  if (e >= count) return;
-  double sum = 0;
-#pragma unroll 8
-  for (int s = 0; s < p.plan.splits; ++s) sum += p.partial[s * count + e];
-  const int64_t tap = e % taps, channels = e / taps;
-  p.result[channels / p.channels_n * p.result_m + channels % p.channels_n * p.result_n + tap / p.kernel_w * p.result_h +
-           tap % p.kernel_w * p.result_w] = narrow<T>(static_cast<AccumulatorOf<T>>(sum));
 }
 
 }  // namespace deconv

@@ -67,7 +67,7 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
     if (error != cudaSuccess) return error;
   }
   if (!plan.sums) return error;
-  return launch_add_splits<T>(whole, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+  return launch_add_splits<T>(whole, params, plan.splits, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }
 
 }  // namespace deconv
