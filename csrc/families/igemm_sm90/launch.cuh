@@ -170,15 +170,13 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
-// Encodes the tensor maps of the source, in place or repacked. False if the pointer or the driver refuses; producer
-// warps then load it, from any strides.
+// Encodes the tensor maps of the source, in place or repacked. False if the driver refuses.
 template <class T>
 bool encode_source(const Problem& problem, const Operands& operands, hopper::ConvParams<T>& params, int64_t images) {
   const HopperConvPlan& plan = params.plan;
   if (!plan.repack) {
     const Tensor4& source = correlation(problem).source;
-    return is_aligned(params.source, 16) &&
-           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
+    return encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
                               params.source_map);
   }
   Tensor4 layout = repacked_source(problem);
@@ -222,28 +220,18 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
 }
 
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
-  const Problem merged = with_merged_groups(seen, planned.merge);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
-  HopperConvPlan& plan = params.plan;
-  if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
-    plan.source = HopperSource::kWarps;
-    plan.repack = false;
-    plan.results = HopperResults::kStored;
-    if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
+  const Problem seen = plan.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem merged = with_merged_groups(seen, plan.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, plan, operands);
+  const bool packs = plan.weights == HopperWeights::kPacked;
+  if ((hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) ||
+      (plan.results != HopperResults::kStored &&
+       !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) ||
+      (!packs && !encode_weight_map(problem, plan, operands.w, &params.weight_map))) {
+    return cudaErrorInvalidValue;  // the driver refuses a tensor map
   }
-  if (plan.results != HopperResults::kStored &&
-      !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) {
-    plan.results = HopperResults::kStored;
-  }
-  if (plan.flat && plan.channels_adjacent && plan.results == HopperResults::kStored) {
-    return cudaErrorInvalidValue;  // flat lines leave by TMA; the driver refuses the map
-  }
-  const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
-                     !encode_weight_map(problem, plan, operands.w, &params.weight_map);
-  if (packs) plan.weights = HopperWeights::kPacked;
   std::optional<Packing<T>> packing;
   if (packs) packing = describe_packing<T>(seen, problem, plan, operands);
   const cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);
