@@ -65,7 +65,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
     p.result_m = blocks->stride_c;
     p.result_h = blocks->height * blocks->stride_h;
     p.result_w = blocks->width;
-    p.apart.blocks = blocked_result(*blocks);
+    p.apart.blocks = hopper::blocked_result(*blocks);
   }
   p.phases_across = divide_by((plan.phases_w + plan.tile.phases - 1) / plan.tile.phases);
   p.plan = plan;

@@ -23,7 +23,7 @@ hopper::PlanesParams<T> planes_params(const Problem& problem, const HopperPlanes
   p.result_m = blocks.stride_c;
   p.result_h = blocks.height * blocks.stride_h;
   p.result_w = blocks.width;
-  p.blocks = blocked_result(blocks);
+  p.blocks = hopper::blocked_result(blocks);
   p.pixels = static_cast<int>(problem.axis[0].input * problem.axis[1].input);
   p.images = static_cast<int>(problem.batch);
   p.result_channels = static_cast<int>(problem.out_channels_per_group());
