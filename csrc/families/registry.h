@@ -9,7 +9,6 @@
 
 #include "core/problem.h"
 #include "families/col2im/plan.h"
-#include "families/col2im/plan_sm90.h"
 #include "families/col2im/plan_whole_images.h"
 #include "families/depthwise/plan.h"
 #include "families/igemm_sm80/plan.h"

@@ -10,7 +10,7 @@
 #include "device/mma_sm80.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/col2im/plan_sm90.h"
+#include "families/col2im/plan.h"
 #include "families/col2im/scatter_add.cuh"
 #include "families/igemm_sm90/load_weight.cuh"
 
