@@ -81,13 +81,17 @@ class ConvBlock {
   static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
   static constexpr int kDepth = 2 * kUnit;  // of one product
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
+  static constexpr int kAddWarps = col2im_add_warps(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
   static constexpr int kBringThreads = 32 * kCol2imBringWarps;
   template <int kRowTiles>
   using Sums = float[kRowTiles][kPixelTiles][4];
 
  public:
+  using Params = ConvParams<T>;
+  static constexpr bool kHopper = false;
+  static constexpr int kThreads = col2im_threads(kParts);
+
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
       : p(params), plan(params.plan), share(share_of_block(params)), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
     weights = reinterpret_cast<uint4*>(shared);
@@ -462,13 +466,5 @@ class ConvBlock {
     return nothing == 0;
   }
 };
-
-template <class T, int kParts>
-__global__ void __launch_bounds__(col2im_threads(kParts), 1) conv_kernel(const __grid_constant__ ConvParams<T> params) {
-#if __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(16) unsigned char shared[];
-  ConvBlock<T, kParts>(params, shared).run();
-#endif
-}
 
 }  // namespace deconv::col2im_family

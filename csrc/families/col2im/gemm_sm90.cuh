@@ -35,6 +35,10 @@ class HopperBlock {
   static constexpr int kMultiplyRegisters = 120, kOtherRegisters = 80;  // of a thread
 
  public:
+  using Params = HopperParams<T>;
+  static constexpr bool kHopper = true;
+  static constexpr int kThreads = kCol2imHopperThreads;
+
   __device__ __forceinline__ HopperBlock(const HopperParams<T>& params, unsigned char* shared)
       : p(params.conv),
         plan(params.conv.plan),
@@ -268,14 +272,5 @@ class HopperBlock {
   uint32_t source;   // shared: [slot], each [row][channel][column] or [row][column][channel]
   uint32_t weights;  // shared
 };
-
-template <class T, bool kPlanes>
-__global__ void __launch_bounds__(kCol2imHopperThreads, 1)
-    hopper_kernel(const __grid_constant__ HopperParams<T> params) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) unsigned char shared[];
-  HopperBlock<T, kPlanes>(params, shared).run();
-#endif
-}
 
 }  // namespace deconv::col2im_family

@@ -103,7 +103,7 @@ struct Layer {
     const int vector = col2im_vector_result(problem, walk);
     const int64_t kinds = int64_t{phases_h} * phases_w * walk.channels / vector;
     const int64_t turns = ceil_div(walk.rows * ceil_div(walk.columns, 32), walk.units);
-    const double lines = std::max(static_cast<double>(h.geometry.kernel) / phases_h, 1.0);
+    const double lines = std::max<double>(h.geometry.kernel, phases_h) / phases_h;
     const int64_t most_taps = ceil_div(w.geometry.kernel, phases_w);  // of a line
     const auto loaded = static_cast<double>(most_taps == 3 ? 3 : round_up(most_taps, 2));
     const double item = kItem + lines * walk.units * (kLine + vector * loaded * kTap);
@@ -205,7 +205,8 @@ class Sm80 {
     const double row_tile = p.parts == 2 ? kSplitRowTile : layer_.element == 2 ? kRowTile16 : kRowTile;
     const int staged = p.column_bytes > 0 ? p.pixels() : p.rows * p.pitch, depth = 2 * unit_ * p.all_depth_steps;
     const int elements = p.column_bytes > 0 ? p.column_bytes / layer_.element : copies_channels_ ? unit_ : 1;
-    const double produce = staged * depth / (32.0 * elements) * (elements > 1 || p.column_bytes > 0 ? kCopy : kGather);
+    const auto copies = static_cast<double>(ceil_div(staged * depth, 32 * elements));
+    const double produce = copies * (elements > 1 || p.column_bytes > 0 ? kCopy : kGather);
     const int line = p.pitch * layer_.element + (p.column_bytes > 0 ? kSectorBytes : 0);
     const auto source_bytes = static_cast<double>(p.rows * layer_.c.source_channels * line);
     const double multiply = p.all_depth_steps * (kDepth + p.row_tiles * row_tile);

@@ -257,4 +257,21 @@ class AddingWarp {
   const int warp, lane;
 };
 
+// The kernel of both GEMMs. Block: ConvBlock (gemm_sm80.cuh) or HopperBlock (gemm_sm90.cuh).
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, 1)
+    gemm_kernel(const __grid_constant__ typename Block::Params params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kServes = true;
+#elif __CUDA_ARCH__ >= 800
+  constexpr bool kServes = !Block::kHopper;
+#else
+  constexpr bool kServes = false;
+#endif
+  if constexpr (kServes) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    Block(params, shared).run();
+  }
+}
+
 }  // namespace deconv::col2im_family
