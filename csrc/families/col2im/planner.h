@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "families/registry.h"
+#include "core/correlation.h"
+#include "families/col2im/plan.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -18,7 +20,9 @@ std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& dev
                                        std::vector<Candidate>* considered);
 
 std::string describe(const Col2imConvPlan& plan, DType dtype);
+std::string describe_launch(const Col2imConvPlan& plan);
 std::string describe(const Col2imHopperPlan& plan, DType dtype);
+std::string describe_launch(const Col2imHopperPlan& plan);
 
 // Elements that one store may take along the results of one source column.
 int col2im_vector_result(const Problem& problem, const Col2imWalk& walk);
