@@ -39,8 +39,7 @@ struct HopperFoldedPlan {
   int columns = 0;       // items that share pixels: groups, tiles of channels
   int items = 0, blocks = 0;
   int slots = 0, stage_bytes = 0;
-  int plane_bytes = 0;  // of an image of one channel of the result
-  int sums_at = 0, results_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
+  int sums_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
 };
 
 }  // namespace deconv

@@ -24,9 +24,9 @@ constexpr double kLaunchMs = 0.005;
 int run_of(int64_t pixels) { return pixels <= 16 ? 16 : pixels <= 32 ? 32 : 64; }
 
 // Images of a channel without gaps, each from a multiple of 16 bytes on.
-bool has_whole_images(const Tensor4& t) {
-  const auto whole = [&t](int d) { return t.size[d] == 1 || t.stride[d] % 8 == 0; };
-  return t.stride[3] == 1 && (t.size[2] == 1 || t.stride[2] == t.size[3]) && whole(0) && whole(1);
+bool has_whole_images(const Problem& problem, const Tensor4& t) {
+  const auto whole = [&](int d) { return t.size[d] == 1 || is_copied_step(problem, t.stride[d]); };
+  return is_line(t) && whole(0) && whole(1);
 }
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -44,9 +44,10 @@ std::string refusal(const Problem& problem, const Device& device) {
     }
   }
   const Tensor4 &x = problem.x, &w = problem.w;
-  if (problem.unaligned_first || problem.unaligned_second || !has_whole_images(x) || !has_whole_images(w) ||
-      !has_whole_images(problem.y)) {
-    return "takes and stores contiguous images that begin at multiples of 16 bytes";
+  for (const Tensor4* const t : {&x, &w, &problem.y}) {
+    if (problem.unaligned_first || problem.unaligned_second || !has_whole_images(problem, *t)) {
+      return "takes and stores contiguous images that begin at multiples of 16 bytes";
+    }
   }
   if ((w.size[1] > 1 && w.stride[1] != kFoldedTaps) || w.stride[0] != w.size[1] * kFoldedTaps) {
     return "takes contiguous weights";
@@ -76,16 +77,13 @@ std::optional<HopperFoldedPlan> plan_tile(const Problem& problem, const Device& 
   p.items = p.tiles * p.columns;
   p.blocks = kFoldedCluster * std::min(p.items, device.multiprocessors / kFoldedCluster);
   p.stage_bytes = kFoldedWeightBytes + pixels * kFoldedChunk * 2;
-  p.plane_bytes = 8 * p.image_pixels;
   const int sums = kFoldedChannels * kFoldedRows * (pixels + kFoldedPitch) * 4;
-  const int results = 2 * kFoldedFoldWarps * p.images * p.plane_bytes;
   const int barriers = 8 * kFoldedSumsBarriers * kFoldedChannels;
-  const int room = device.shared_bytes_per_block - sums - results - barriers;
+  const int room = device.shared_bytes_per_block - sums - barriers;
   p.slots = std::min(kMostSlots, room / (p.stage_bytes + 16));
   if (p.slots < kLeastSlots) return std::nullopt;
   p.sums_at = p.slots * p.stage_bytes;
-  p.results_at = p.sums_at + sums;
-  p.barriers_at = p.results_at + results;
+  p.barriers_at = p.sums_at + sums;
   p.shared_bytes = p.barriers_at + 16 * p.slots + barriers;
   return p;
 }
