@@ -36,14 +36,6 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, u
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// From shared to global memory; shared memory has to stay until wait_bulk_out.
-__device__ __forceinline__ void copy_bulk_out(void* global, uint32_t shared, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void wait_bulk_out() {
-  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
-}
 __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0, int c1,
                                             int c2, int c3, int c4) {
   asm volatile(
@@ -80,12 +72,10 @@ __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t
                : "memory");
 }
 __device__ __forceinline__ void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory has been read, but for the last kPending commits; what was written may still be on its way.
-template <int kPending>
-__device__ __forceinline__ void wait_copies_out_but() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+// Until shared memory has been read; what was written may still be on its way.
+__device__ __forceinline__ void wait_copies_out() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(0) : "memory");
 }
-__device__ __forceinline__ void wait_copies_out() { wait_copies_out_but<0>(); }
 
 // Blocks that run at once and see each other's shared memory: which of them this is, and which cluster. A block that
 // was launched without is a cluster by itself.

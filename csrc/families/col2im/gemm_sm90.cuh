@@ -1,4 +1,4 @@
-// The col2im family on Hopper: as conv.cuh, but source rows come by tensor copies and products from wgmma.
+// The col2im family on Hopper: as gemm_sm80.cuh, but source rows come by tensor copies and products from wgmma.
 //
 // Pixels are the 64 rows of operand A, taps of channels the rows of operand B, which stays in shared memory. Where
 // channels are adjacent in memory tensor copies bring operand A as the tensor cores want it; where columns are, a warp

@@ -68,7 +68,7 @@ inline constexpr int kCol2imOperandRows[] = {16, 32, 48, 64, 96, 128};
 // Tiles of 64 pixels of each of two warpgroups: sums of so many rows of operand B fit the registers.
 constexpr int col2im_hopper_tiles(int operand_rows) { return operand_rows <= 16 ? 4 : operand_rows <= 64 ? 2 : 1; }
 
-// Source by tensor copies, products from wgmma (kernels/col2im/hopper.cuh).
+// Source by tensor copies, products from wgmma (gemm_sm90.cuh).
 struct Col2imHopperPlan : Col2imWalk {
   static constexpr const char* kFamily = "col2im";
 

@@ -24,7 +24,7 @@ inline constexpr int kFoldedRows = kFoldedTaps / 2, kFoldedPitch = 8;
 inline constexpr int kFoldedSumsBarriers = 3;  // of each warp
 
 // Weights and pixels are multiplied as they lie, each tap of each channel with each pixel, and the products of a
-// channel added up where they belong (kernels/hopper/folded.cuh).
+// channel added up where they belong (gemm_sm90_whole_images.cuh).
 struct HopperFoldedPlan {
   static constexpr const char* kFamily = "igemm_sm90";
 

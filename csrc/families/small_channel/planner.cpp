@@ -1,4 +1,4 @@
-// Tiles of the narrow family's forward and grad_input (kernels/narrow/conv.cuh).
+// Tiles of the narrow family's forward and grad_input (conv.cuh).
 #include "families/small_channel/planner.h"
 
 #include <algorithm>
