@@ -1625,11 +1625,9 @@ def _check_folded_plan(plan: Any, one: Case, dtype: str, multiprocessors: int) -
     assert tile.items == tile.tiles * tile.columns
     assert 2 <= tile.blocks == 2 * min(tile.items, multiprocessors // 2)
     assert tile.stage_bytes == 64 * (128 + tile.pixels) * 2
-    assert tile.plane_bytes == 8 * tile.image_pixels
     assert 2 <= tile.slots <= 6
     assert tile.sums_at == tile.slots * tile.stage_bytes
-    assert tile.results_at == tile.sums_at + 8 * 8 * (tile.pixels + 8) * 4
-    assert tile.barriers_at == tile.results_at + 6 * tile.images * tile.plane_bytes
+    assert tile.barriers_at == tile.sums_at + 8 * 8 * (tile.pixels + 8) * 4
     assert tile.shared_bytes == tile.barriers_at + 16 * tile.slots + 24 * 8
     assert tile.shared_bytes <= core.SHARED_BYTES_LIMIT
     assert plan.workspace_bytes == 0

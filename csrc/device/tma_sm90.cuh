@@ -37,14 +37,6 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, u
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// From shared to global memory. Shared memory must stay unchanged until wait_bulk_out.
-__device__ __forceinline__ void copy_bulk_out(void* global, uint32_t shared, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void wait_bulk_out() {
-  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
-}
 __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0, int c1,
                                             int c2, int c3, int c4) {
   asm volatile(
@@ -81,12 +73,10 @@ __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t
                : "memory");
 }
 __device__ __forceinline__ void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until shared memory has been read, except by the last kPending commits. Writes to global memory may be pending.
-template <int kPending>
-__device__ __forceinline__ void wait_copies_out_but() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+// Waits until shared memory has been read. Writes to global memory may be pending.
+__device__ __forceinline__ void wait_copies_out() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(0) : "memory");
 }
-__device__ __forceinline__ void wait_copies_out() { wait_copies_out_but<0>(); }
 
 // Clusters: blocks that run at once and see each other's shared memory. This block's rank, and the cluster's index. A
 // block that was launched without clusters is one by itself.

@@ -5,7 +5,7 @@
 #include <cuda.h>
 
 #include "core/problem.h"
-#include "families/col2im/plan_sm90.h"
+#include "families/col2im/plan.h"
 #include "families/col2im/plan_whole_images.h"
 #include "families/igemm_sm90/plan.h"
 #include "families/igemm_sm90/plan_all_phases.h"

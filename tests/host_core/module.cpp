@@ -515,9 +515,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks", &HopperFoldedPlan::blocks)
       .def_readonly("slots", &HopperFoldedPlan::slots)
       .def_readonly("stage_bytes", &HopperFoldedPlan::stage_bytes)
-      .def_readonly("plane_bytes", &HopperFoldedPlan::plane_bytes)
       .def_readonly("sums_at", &HopperFoldedPlan::sums_at)
-      .def_readonly("results_at", &HopperFoldedPlan::results_at)
       .def_readonly("barriers_at", &HopperFoldedPlan::barriers_at)
       .def_readonly("shared_bytes", &HopperFoldedPlan::shared_bytes);
   auto turned_plan = py::class_<HopperWeightTurnedPlan>(m, "HopperWeightTurnedPlan");

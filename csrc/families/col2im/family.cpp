@@ -15,22 +15,21 @@ void plan(Search& search) {
   consider("sm90", plan_col2im_hopper);
 }
 
-}  // namespace
-
-std::string describe_launch(const Col2imConvPlan& plan) {
+std::string describe(const Col2imWalk& walk, int threads, int chunks, int shared_bytes) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << col2im_threads(plan.parts) << " threads, " << plan.shared_bytes
-       << " bytes of shared memory, " << plan.segments << 'x' << plan.strips << " segments of an image in "
-       << plan.steps << " steps, " << plan.chunks << " stages of a step";
+  text << walk.blocks << " persistent blocks of " << threads << " threads, " << shared_bytes
+       << " bytes of shared memory, " << walk.segments << 'x' << walk.strips << " segments of an image in "
+       << walk.steps << " steps, " << chunks << " stages of a step";
   return text.str();
 }
 
+}  // namespace
+
+std::string describe_launch(const Col2imConvPlan& plan) {
+  return describe(plan, col2im_threads(plan.parts), plan.chunks, plan.shared_bytes);
+}
 std::string describe_launch(const Col2imHopperPlan& plan) {
-  std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << kCol2imHopperThreads << " threads, " << plan.shared_bytes
-       << " bytes of shared memory, " << plan.segments << 'x' << plan.strips << " segments of an image in "
-       << plan.steps << " steps, " << plan.chunks << " stages of a step";
-  return text.str();
+  return describe(plan, kCol2imHopperThreads, plan.chunks, plan.shared_bytes);
 }
 
 Family col2im_family() { return {"col2im", {"sm80", "sm90"}, plan}; }

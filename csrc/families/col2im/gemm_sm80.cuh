@@ -81,40 +81,31 @@ class ConvBlock {
   static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
   static constexpr int kDepth = 2 * kUnit;  // of one product
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kAddWarps = col2im_add_warps(kParts), kThreads = col2im_threads(kParts);
+  static constexpr int kAddWarps = col2im_add_warps(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
   static constexpr int kBringThreads = 32 * kCol2imBringWarps;
   template <int kRowTiles>
   using Sums = float[kRowTiles][kPixelTiles][4];
 
  public:
+  using Params = ConvParams<T>;
+  static constexpr bool kHopper = false;
+  static constexpr int kThreads = col2im_threads(kParts);
+
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
-      : p(params), plan(params.plan), share(share_of_block(params)), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
-    weights = reinterpret_cast<uint4*>(shared);
-    source = shared_address(shared) + plan.source_at;
-    products.at = reinterpret_cast<float*>(shared + plan.products_at);
-    unsigned char* at = shared + plan.tables_at;
-    stages.full = shared_address(at);
-    stages.empty = stages.full + 8 * kCol2imMostSlots;
-    stages.slots = plan.slots;
-    products.steps.full = stages.full + 16 * kCol2imMostSlots;
-    products.steps.empty = products.steps.full + 16;
-    products.steps.slots = 2;
-    products.taps[0] = reinterpret_cast<int4*>(at + kCol2imBarrierBytes);
-    products.taps[1] = products.taps[0] + p.axis[0].phases();
-    offsets = reinterpret_cast<int*>(products.taps[1] + p.axis[1].phases());
-  }
+      : p(params),
+        plan(params.plan),
+        share(share_of_block(params)),
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        products(params, shared),
+        weights(reinterpret_cast<uint4*>(shared)),
+        source(shared_address(shared) + plan.source_at),
+        offsets(reinterpret_cast<int*>(products.taps[1] + p.axis[1].phases())) {}
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < plan.slots; ++slot) {
-        barrier_init(stages.full + 8 * slot, 2 * kBringThreads);
-        barrier_init(stages.empty + 8 * slot, kMultiplyThreads);
-      }
-      for (int slot = 0; slot < products.steps.slots; ++slot) {
-        barrier_init(products.steps.full + 8 * slot, kMultiplyThreads);
-        barrier_init(products.steps.empty + 8 * slot, kAddThreads);
-      }
+      products.init_barriers(2 * kBringThreads, kMultiplyThreads, kMultiplyThreads, kAddThreads);
     }
     if (p.column_bytes == 0) clear_source();
     __syncthreads();
@@ -139,13 +130,12 @@ class ConvBlock {
  private:
   const ConvParams<T>& p;
   const Col2imConvPlan& plan;
-  uint4* weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
-  uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
-  Products products;
-  Ring stages;  // of the source
-  int* offsets;  // shared, by units: of the staged pixels, in the step that is brought next
   const Share share;
   const int warp, lane;
+  const Products products;
+  uint4* const weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
+  const uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
+  int* const offsets;  // shared, by units: of the staged pixels, in the step that is brought next
 
   // --- once a block ---
 
@@ -160,7 +150,7 @@ class ConvBlock {
   __device__ __forceinline__ void prepare() {
     constexpr int kPackThreads = kMultiplyThreads + kAddThreads;
     static_assert(kPackThreads % 128 == 0);
-    products.prepare(p, share, threadIdx.x, kPackThreads);
+    products.prepare(p, share, kPackThreads);
     const int tiles = plan.all_row_tiles(), all = plan.all_depth_steps * tiles;
     const T* from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
     const int word = threadIdx.x % 4, of_lane = threadIdx.x / 4 % 32;
@@ -199,7 +189,7 @@ class ConvBlock {
     constexpr int kPieces = kColumns == 1 ? 2 : 1;  // of a thread, at most
     const int pieces = plan.pixels() / kColumns;
     const int thread = threadIdx.x - kMultiplyThreads - kAddThreads;
-    Ring ring = stages;
+    Ring ring = products.stages;
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       const Segment place = place_segment(p, segment);
       const T* image = source_image(p, place.n, share.group);
@@ -233,7 +223,7 @@ class ConvBlock {
             gather_units(image, thread, chunk, to);
           }
           barrier_arrive_with_copies(ring.full_barrier());
-          barrier_arrive(ring.full_barrier());  // for the zeros
+          barrier_arrive(ring.full_barrier());  // for what was gathered
           ring.advance();
         }
       }
@@ -255,19 +245,19 @@ class ConvBlock {
     const int to_step = together * channel_pitch() * kElement;
     const int64_t from_step = together * p.source_c;
 #pragma unroll 4
-    for (; c < valid; c += together, to += to_step, from += from_step) {
-      if constexpr (kColumnBytes == 16) {
-        copy_16(to, from);
-      } else {
-        copy_4(to, from);
-      }
+    for (; c < depth; c += together, to += to_step, from += from_step) {
+      const bool exists = c < valid;
+      copy<kColumnBytes>(to, exists ? from : p.source, exists);
     }
-    for (; c < depth; c += together, to += to_step) {
-      if constexpr (kColumnBytes == 16) {
-        store_shared_16(to, make_uint4(0, 0, 0, 0));
-      } else {
-        store_shared_4(to, 0);
-      }
+  }
+
+  // Or zeros.
+  template <int kBytes>
+  __device__ __forceinline__ static void copy(uint32_t to, const T* from, bool exists) {
+    if constexpr (kBytes == 16) {
+      copy_16(to, from, exists ? kBytes : 0);
+    } else {
+      copy_4(to, from, exists ? kBytes : 0);
     }
   }
 
@@ -287,12 +277,8 @@ class ConvBlock {
     to += unit_at(pixel, unit);  // pixels that many apart are turned alike
 #pragma unroll 4
     for (; pixel < staged; pixel += together, to += kBringThreads * kCol2imUnitBytes) {
-      const int offset = offsets[pixel];
-      if (offset >= 0 && exists) {
-        copy_16(to, from + offset);
-      } else {
-        store_shared_16(to, make_uint4(0, 0, 0, 0));
-      }
+      const int offset = exists ? offsets[pixel] : -1;
+      copy<16>(to, offset >= 0 ? from + offset : p.source, offset >= 0);
     }
   }
 
@@ -330,7 +316,7 @@ class ConvBlock {
   template <bool kPlanes, int kRowTiles>
   __device__ __forceinline__ void multiply_all() const {
     const int warp_tile = warp / plan.warps_n() * kRowTiles, warp_pixel = warp % plan.warps_n() * 8 * kPixelTiles;
-    Ring ring = stages, kept = products.steps;
+    Ring ring = products.stages, kept = products.steps;
     int row = 0;  // of the ring of products, the one that this step's first source row gets
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       for (int step = 0; step < plan.steps; ++step) {
@@ -462,13 +448,5 @@ class ConvBlock {
     return nothing == 0;
   }
 };
-
-template <class T, int kParts>
-__global__ void __launch_bounds__(col2im_threads(kParts), 1) conv_kernel(const __grid_constant__ ConvParams<T> params) {
-#if __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(16) unsigned char shared[];
-  ConvBlock<T, kParts>(params, shared).run();
-#endif
-}
 
 }  // namespace deconv::col2im_family

@@ -1,4 +1,4 @@
-// The col2im family on Hopper: as conv.cuh, but source rows come by tensor copies and products from wgmma.
+// The col2im family on Hopper: as gemm_sm80.cuh, but source rows come by tensor copies and products from wgmma.
 //
 // Pixels are the 64 rows of operand A, taps of channels the rows of operand B, which stays in shared memory. Where
 // channels are adjacent in memory tensor copies bring operand A as the tensor cores want it; where columns are, a warp
@@ -10,7 +10,7 @@
 #include "device/mma_sm80.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/col2im/plan_sm90.h"
+#include "families/col2im/plan.h"
 #include "families/col2im/scatter_add.cuh"
 #include "families/igemm_sm90/load_weight.cuh"
 
@@ -35,6 +35,10 @@ class HopperBlock {
   static constexpr int kMultiplyRegisters = 120, kOtherRegisters = 80;  // of a thread
 
  public:
+  using Params = HopperParams<T>;
+  static constexpr bool kHopper = true;
+  static constexpr int kThreads = kCol2imHopperThreads;
+
   __device__ __forceinline__ HopperBlock(const HopperParams<T>& params, unsigned char* shared)
       : p(params.conv),
         plan(params.conv.plan),
@@ -42,31 +46,14 @@ class HopperBlock {
         of_channel(params.of_channel),
         share(share_of_block(params.conv)),
         warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),  // known to be the same in all lanes
-        lane(threadIdx.x % 32) {
-    source = shared_address(shared);
-    weights = source + plan.weights_at;
-    products.at = reinterpret_cast<float*>(shared + plan.products_at);
-    unsigned char* const tables = shared + plan.tables_at;
-    stages.full = shared_address(tables);
-    stages.empty = stages.full + 8 * plan.slots;
-    stages.slots = plan.slots;
-    products.steps.full = stages.full + 16 * plan.slots;
-    products.steps.empty = products.steps.full + 16;
-    products.steps.slots = 2;
-    products.taps[0] = reinterpret_cast<int4*>(tables + 16 * (plan.slots + 2));
-    products.taps[1] = products.taps[0] + p.axis[0].phases();
-  }
+        lane(threadIdx.x % 32),
+        products(params.conv, shared),
+        source(shared_address(shared)),
+        weights(shared_address(shared) + plan.weights_at) {}
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < plan.slots; ++slot) {
-        barrier_init(stages.full + 8 * slot, 1);
-        barrier_init(stages.empty + 8 * slot, kMultiplyWarps);
-      }
-      for (int slot = 0; slot < products.steps.slots; ++slot) {
-        barrier_init(products.steps.full + 8 * slot, 32 * kMultiplyWarps);
-        barrier_init(products.steps.empty + 8 * slot, 32 * kCol2imHopperAddWarps);
-      }
+      products.init_barriers(1, kMultiplyWarps, 32 * kMultiplyWarps, 32 * kCol2imHopperAddWarps);
       hopper::barrier_init_fence();
     }
     __syncthreads();
@@ -90,7 +77,7 @@ class HopperBlock {
  private:
   // Operand B: [chunk of channels][row: channel of the result, tap][128 bytes of channels].
   __device__ __forceinline__ void prepare() const {
-    products.prepare(p, share, threadIdx.x, kPrepareThreads);
+    products.prepare(p, share, kPrepareThreads);
     const T* const from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
     hopper::fill_operand_b<T, kPrepareThreads>(
         weights, plan.chunks, plan.operand_rows * kCol2imChunkBytes, p.source_channels, of_channel, kPrepared,
@@ -98,7 +85,7 @@ class HopperBlock {
   }
 
   __device__ __forceinline__ void bring() const {
-    Ring ring = stages;
+    Ring ring = products.stages;
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       const Segment place = place_segment(p, segment);
       const int w = place.w + plan.origin_w - plan.staged_lead;
@@ -175,7 +162,7 @@ class HopperBlock {
         place[i][half] = place_pixel(64 * tile + 16 * (warp % 4) + 8 * half + lane / 4);
       }
     }
-    Ring ring = stages, kept = products.steps;
+    Ring ring = products.stages, kept = products.steps;
     int row = 0;  // of the ring of products, the one that this step's first source row gets
     float acc[kTiles][kN / 2] = {};
     uint32_t a[2][kTiles][4];  // while the tensor cores work on some, the next are gathered
@@ -263,19 +250,9 @@ class HopperBlock {
   const Divisor of_channel;
   const Share share;
   const int warp, lane;
-  Products products;
-  Ring stages;  // of the source
-  uint32_t source;   // shared: [slot], each [row][channel][column] or [row][column][channel]
-  uint32_t weights;  // shared
+  const Products products;
+  const uint32_t source;   // shared: [slot], each [row][channel][column] or [row][column][channel]
+  const uint32_t weights;  // shared
 };
-
-template <class T, bool kPlanes>
-__global__ void __launch_bounds__(kCol2imHopperThreads, 1)
-    hopper_kernel(const __grid_constant__ HopperParams<T> params) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) unsigned char shared[];
-  HopperBlock<T, kPlanes>(params, shared).run();
-#endif
-}
 
 }  // namespace deconv::col2im_family

@@ -4,8 +4,8 @@
 // The weights of four channels, all taps, are the 64 rows of operand A, the pixels of whole images operand B; both lie
 // along rows as tensor copies bring them, so neither is rewritten before. A warp has all products of one channel, and
 // in registers those that a row of the result adds up of two rows of pixels. These sums go through shared memory to
-// another warp, which adds up columns while the next item is multiplied; images leave by bulk copies. The two blocks of
-// a cluster have neighbouring channels, and each brings half of the pixels for both.
+// another warp, which adds up columns and stores them while the next item is multiplied. The two blocks of a cluster
+// have neighbouring channels, and each brings half of the pixels for both.
 #pragma once
 
 #include "core/divisor.h"
@@ -24,16 +24,14 @@ struct FoldedParams {
   T* result;
   int64_t result_n, result_m;
   int batch, result_channels;  // of a group
-  int height;  // of the source
+  Divisor height;  // of the source
   Divisor columns, m_tiles;
-  Divisor result_rows;  // of an image
   HopperFoldedPlan plan;
 };
 
-template <class T, int kPixels, int kQuads>
+template <class T, int kPixels>
 class FoldedBlock {
   static constexpr int kMultiplyWarps = 4 * kFoldedWarpgroups;
-  static constexpr int kWidth = 4 * kQuads;  // of an image
   static constexpr int kProducts = kFoldedChunk / 16;  // of a chunk
   static constexpr int kRowBytes = (kPixels + kFoldedPitch) * 4;  // of sums
   static constexpr int kBlockBytes = kFoldedChunk * 128;  // of a chunk of 64 rows of operand A, or 64 pixels
@@ -45,30 +43,30 @@ class FoldedBlock {
 
  public:
   __device__ __forceinline__ FoldedBlock(const FoldedParams<T>& params, unsigned char* shared)
-      : p(params), plan(params.plan), shared_(shared_address(shared)), rank_(cluster_rank()) {}
+      : p(params), plan(params.plan), shared_(shared_address(shared)), rank_(cluster_rank()), lane_(threadIdx.x % 32) {
+    const uint32_t barriers = shared_ + plan.barriers_at;
+    stages_ = {barriers, barriers + 8 * plan.slots, plan.slots};
+  }
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      const Ring stages = ring();
       for (int slot = 0; slot < plan.slots; ++slot) {
-        barrier_init(stages.full + 8 * slot, 1);
-        barrier_init(stages.empty + 8 * slot, kFoldedCluster * kMultiplyWarps);
+        barrier_init(stages_.full + 8 * slot, 1);
+        barrier_init(stages_.empty + 8 * slot, kFoldedCluster * kMultiplyWarps);
       }
-      for (int warp = 0; warp < kMultiplyWarps; ++warp) {
-        for (int i = 0; i < kFoldedSumsBarriers; ++i) barrier_init(sums_of(warp).full[0] + 8 * i, 1);
-      }
+      for (int i = 0; i < kFoldedSumsBarriers * kMultiplyWarps; ++i) barrier_init(sums_of(0).full[0] + 8 * i, 1);
       barrier_init_fence();
     }
     cluster_sync();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
     if (warp < kMultiplyWarps) {
       take_registers<kMultiplyRegisters>();
-      multiply(warp / 4, warp % 4);
+      multiply(warp);
     } else {
       leave_registers<kOtherRegisters>();
       if (warp > kMultiplyWarps) {
         fold(warp - kMultiplyWarps - 1);
-      } else if (threadIdx.x % 32 == 0) {
+      } else if (lane_ == 0) {
         bring();
       }
     }
@@ -76,10 +74,6 @@ class FoldedBlock {
   }
 
  private:
-  __device__ __forceinline__ Ring ring() const {
-    const uint32_t barriers = shared_ + plan.barriers_at;
-    return {barriers, barriers + 8 * plan.slots, plan.slots};
-  }
   __device__ __forceinline__ uint32_t stage_address(int slot) const { return shared_ + slot * plan.stage_bytes; }
   // Barriers of the sums of a warp that multiplies. Full has one for even rounds and one for odd ones, for a warp that
   // folds may ask for a round's before those of the round before are there; but not before those of two rounds ago: it
@@ -108,13 +102,13 @@ class FoldedBlock {
     int image, group, channel;  // the first image; the block's first channel, of the group
   };
   __device__ __forceinline__ Item item_at(int index) const {
-    const int tile = p.columns.quotient(index), column = index - tile * plan.columns;
-    const int group = p.m_tiles.quotient(column), m_tile = column - group * plan.m_tiles;
+    const int tile = p.columns.quotient(index), column = p.columns.remainder(index);
+    const int group = p.m_tiles.quotient(column), m_tile = p.m_tiles.remainder(column);
     return {tile * plan.images, group, (m_tile * kFoldedCluster + rank_) * kFoldedChannels};
   }
 
   __device__ __forceinline__ void bring() const {
-    Ring stages = ring();
+    Ring stages = stages_;
     const int image_pieces = max(plan.image_pixels / 64, 1), piece_images = max(64 / plan.image_pixels, 1);
     for (int index = first_item(); index < plan.items; index += item_step()) {
       const Item item = item_at(index);
@@ -137,17 +131,17 @@ class FoldedBlock {
     }
   }
 
-  // warp: of the warpgroup.
-  __device__ __forceinline__ void multiply(int warpgroup, int warp) const {
-    const int lane = threadIdx.x % 32, of_block = 4 * warpgroup + warp;
-    const int run_bytes = plan.run * 2;
-    const uint32_t meeting = octets_that_meet(lane);
-    Ring stages = ring();
-    const Sums sums = sums_of(of_block);
+  __device__ __forceinline__ void multiply(int warp) const {
+    const int warpgroup = warp / 4, run_bytes = plan.run * 2;
+    const uint32_t meeting = octets_that_meet();
+    Ring stages = stages_;
+    const Sums sums = sums_of(warp);
     int last = -1, round = 0;  // item
     float acc[kPixels / 2] = {};
     for (int index = first_item(); index < plan.items; index += item_step()) {
-      const float bias = bias_of(channel_of(item_at(index), of_block));  // on its way meanwhile
+      const Item item = item_at(index);
+      const bool exists = p.bias != nullptr && item.channel + warp < p.result_channels;
+      const float bias = exists ? widen(p.bias[item.group * p.result_channels + item.channel + warp]) : 0.0f;
       int held = -1;  // the slot whose products may be under way
       mma_pin(acc);
 #pragma unroll 1
@@ -165,153 +159,111 @@ class FoldedBlock {
         }
         mma_commit();
         mma_wait<1>();
-        release(stages, lane, held);
+        release(stages, held);
         held = stages.slot;
         stages.advance();
       }
       mma_wait<0>();
-      release(stages, lane, held);
+      release(stages, held);
       mma_pin(acc);
-      add_rows(lane, meeting, acc);
+      static_assert(kFoldedMostQuads == 4);
+      switch (plan.quads) {
+        case 1: add_rows<1>(meeting, acc); break;
+        case 2: add_rows<2>(meeting, acc); break;
+        case 3: add_rows<3>(meeting, acc); break;
+        default: add_rows<4>(meeting, acc);
+      }
       named_barrier_sync(kMeetingBarriers + warpgroup, 128);
       sums.wait_empty(round);
-      const uint32_t to = sums_address(of_block) + lane / 4 * kRowBytes + lane % 4 * 8;
+      const uint32_t to = sums_address(warp) + lane_ / 4 * kRowBytes + lane_ % 4 * 8;
 #pragma unroll
       for (int j = 0; j < kOctets; ++j) {
-        const float left = lane < 16 ? acc[4 * j + 2] : acc[4 * j], right = lane < 16 ? acc[4 * j + 3] : acc[4 * j + 1];
+        const float left = lane_ < 16 ? acc[4 * j + 2] : acc[4 * j];
+        const float right = lane_ < 16 ? acc[4 * j + 3] : acc[4 * j + 1];
         store_shared(to + j * 32, make_uint2(__float_as_uint(left), __float_as_uint(right)));
       }
-      if (lane == 0) store_shared(sums_address(of_block) + kBiasAt, __float_as_uint(bias));
+      if (lane_ == 0) store_shared(sums_address(warp) + kBiasAt, __float_as_uint(bias));
       __syncwarp();
       last = index;
-      if (index + item_step() < plan.items && lane == 0) sums.fill(round);
+      if (index + item_step() < plan.items && lane_ == 0) sums.fill(round);
       ++round;
     }
-    if (last >= 0) {  // nothing else to do: the warp adds up the columns of its last item itself
-      const Item item = item_at(last);
-      const Channel channel = channel_of(item, of_block);
-      T* const result = p.result + item.image * p.result_n + channel.m * p.result_m;
-      const int rows = images_of(item, channel) * p.height;
-      add_columns(sums_address(of_block), rows, lane, [&](bool exists, int row, int x, uint32_t pair) {
-        const int image = p.result_rows.quotient(row), of_image = p.result_rows.remainder(row);
-        store_if(exists, result + image * p.result_n + of_image * 2 * kWidth + 2 * x, pair);
-      });
-    }
+    if (last >= 0) add_columns(item_at(last), warp);  // nothing else to do
   }
 
   // In both blocks, which write to each other's slots. Without branches.
-  __device__ __forceinline__ void release(const Ring& stages, int lane, int slot) const {
-    barrier_arrive_cluster_if(lane < kFoldedCluster && slot >= 0, stages.empty + 8 * max(slot, 0), lane);
+  __device__ __forceinline__ void release(const Ring& stages, int slot) const {
+    barrier_arrive_cluster_if(lane_ < kFoldedCluster && slot >= 0, stages.empty + 8 * max(slot, 0), lane_);
   }
 
   // A row of the result adds up products of two rows of pixels, with a row of the kernel and with the one two further
   // on. A lane has both for some pixels: lanes from 16 on those of the kernel's odd rows, 1 and 3, which meet where row
   // 3 belongs to the pixels above; the others those of rows 0 and 2, which meet where row 0 belongs to the pixels
   // below. The sums are where the lower ones of 1 and 3, and the upper ones of 0 and 2 were.
-  __device__ __forceinline__ static void add_rows(int lane, uint32_t meeting, float (&acc)[kPixels / 2]) {
-    const bool odd = lane >= 16;
-    if constexpr (kQuads % 2 == 0) {
-      constexpr int kStep = kQuads / 2;  // octets of a row of pixels
+  template <int kQuads>
+  __device__ __forceinline__ void add_rows(uint32_t meeting, float (&acc)[kPixels / 2]) const {
+    constexpr int kStep = kQuads / 2;  // octets of a row of pixels, rounded down
+    const bool odd = lane_ >= 16, late = lane_ % 4 >= 2;  // late: has the second quad of an octet
 #pragma unroll
-      for (int j = 0; j < kOctets; ++j) {
+    for (int j = 0; j < kOctets; ++j) {
+      const bool meets = (meeting >> j & 1) != 0;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (j >= kStep && odd && (meeting >> j & 1)) acc[4 * j + e] += acc[4 * max(j - kStep, 0) + 2 + e];
-          if (j + kStep < kOctets && !odd && (meeting >> j & 1)) {
-            acc[4 * j + 2 + e] += acc[4 * min(j + kStep, kOctets - 1) + e];
-          }
+      for (int e = 0; e < 2; ++e) {
+        const auto upper = [&](int octet) { return octet >= 0 ? acc[4 * max(octet, 0) + 2 + e] : 0.0f; };
+        const auto lower = [&](int octet) { return octet < kOctets ? acc[4 * min(octet, kOctets - 1) + e] : 0.0f; };
+        float above = upper(j - kStep), below = lower(j + kStep);
+        if constexpr (kQuads % 2 != 0) {  // the other half of a lane's row is with a neighbour
+          if (late) above = upper(j - kStep - 1);
+          if (!late) below = lower(j + kStep + 1);
+          above = below = __shfl_xor_sync(~0u, odd ? above : below, 2);
         }
-      }
-    } else {
-      constexpr int kStep = kQuads / 2;
-      const bool late = lane % 4 >= 2;  // has the second quad of an octet
-#pragma unroll
-      for (int j = 0; j < kOctets; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const auto upper = [&](int octet) { return octet >= 0 ? acc[4 * max(octet, 0) + 2 + e] : 0.0f; };
-          const auto lower = [&](int octet) { return octet < kOctets ? acc[4 * min(octet, kOctets - 1) + e] : 0.0f; };
-          const float for_odd = late ? upper(j - kStep - 1) : upper(j - kStep);
-          const float for_even = late ? lower(j + kStep) : lower(j + kStep + 1);
-          const float other = __shfl_xor_sync(~0u, odd ? for_odd : for_even, 2);
-          if (odd && (meeting >> j & 1)) acc[4 * j + e] += other;
-          if (!odd && (meeting >> j & 1)) acc[4 * j + 2 + e] += other;
-        }
+        if (odd && meets) acc[4 * j + e] += above;
+        if (!odd && meets) acc[4 * j + 2 + e] += below;
       }
     }
   }
   // Of the octets of a tile's pixels as bits: whether the lane's are in a row that is not an image's first, or last.
-  __device__ __forceinline__ uint32_t octets_that_meet(int lane) const {
+  __device__ __forceinline__ uint32_t octets_that_meet() const {
     uint32_t octets = 0;
     for (int j = 0; j < kOctets; ++j) {
-      const int row = (2 * j + (lane % 4 >= 2 ? 1 : 0)) / kQuads + (lane < 16 ? 1 : 0);
-      if (row % p.height != 0) octets |= 1u << j;
+      const int row = (2 * j + (lane_ % 4 >= 2 ? 1 : 0)) / plan.quads + (lane_ < 16 ? 1 : 0);
+      if (p.height.remainder(row) != 0) octets |= 1u << j;
     }
     return octets;
   }
 
-  // A channel of an item, by the warp that multiplies for it; m: of all groups.
-  struct Channel {
-    int m;
-    bool exists;
-  };
-  __device__ __forceinline__ Channel channel_of(const Item& item, int warp) const {
-    return {item.group * p.result_channels + item.channel + warp, item.channel + warp < p.result_channels};
-  }
-  __device__ __forceinline__ int images_of(const Item& item, const Channel& channel) const {
-    return channel.exists ? min(plan.images, p.batch - item.image) : 0;
-  }
-  __device__ __forceinline__ float bias_of(const Channel& channel) const {
-    return channel.exists && p.bias != nullptr ? widen(p.bias[channel.m]) : 0.0f;
-  }
-
-  // Sums of rows to the result, channel by channel, which these warps take in turns, but for a block's last item.
+  // Channel by channel, which these warps take in turns, of all items but a block's last one.
   __device__ __forceinline__ void fold(int warp) const {
-    const int lane = threadIdx.x % 32;
     const int rounds = (plan.items - 1 - first_item()) / item_step(), turns = rounds * kFoldedChannels;
-    int half = 0;  // of the warp's room for results
-    for (int turn = warp; turn < turns; turn += kFoldedFoldWarps, half ^= 1) {
+    for (int turn = warp; turn < turns; turn += kFoldedFoldWarps) {
       const int round = turn / kFoldedChannels, of_block = turn % kFoldedChannels;
-      const Item item = item_at(first_item() + round * item_step());
-      const Channel channel = channel_of(item, of_block);
       const Sums sums = sums_of(of_block);
       sums.wait_full(round);
+      add_columns(item_at(first_item() + round * item_step()), of_block);
       __syncwarp();
-      const int images = images_of(item, channel);
-      const uint32_t results = shared_ + plan.results_at + (2 * warp + half) * plan.images * plan.plane_bytes;
-      wait_copies_out_but<1>();  // the half has been read
-      __syncwarp();
-      add_columns(sums_address(of_block), images * p.height, lane, [&](bool exists, int row, int x, uint32_t pair) {
-        store_shared_if(exists, results + (row * kWidth + x) * 4, pair);
-      });
-      fence_to_async_proxy();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(sums.empty);
-      for (int image = lane; image < images; image += 32) {
-        copy_bulk_out(p.result + (item.image + image) * p.result_n + channel.m * p.result_m,
-                      results + image * plan.plane_bytes, plan.plane_bytes);
-      }
-      commit_copies_out();
+      if (lane_ == 0) barrier_arrive(sums.empty);
     }
-    wait_copies_out();
   }
 
-  // So many rows of pixels: store(exists, row, x, pair) for each pair of columns of the result. Even columns add up
-  // tap 1 and tap 3 of the pixel before, odd ones tap 2 and tap 0 of the pixel behind.
-  template <class Store>
-  __device__ __forceinline__ static void add_columns(uint32_t sums, int rows, int lane, const Store& store) {
+  // Sums of rows to the result of a channel: even columns add up tap 1 and tap 3 of the pixel before, odd ones tap 2
+  // and tap 0 of the pixel behind.
+  __device__ __forceinline__ void add_columns(const Item& item, int of_block) const {
+    const int width = 4 * plan.quads, lane_rows = 32 / width;  // of pixels, of a warp
+    const int of_lane = lane_ / width, x = lane_ - of_lane * width, m = item.channel + of_block;
+    const int rows = m < p.result_channels ? min(plan.images, p.batch - item.image) * static_cast<int>(p.height.divisor)
+                                           : 0;
+    const bool has_before = x > 0, has_behind = x + 1 < width;
+    const uint32_t sums = sums_address(of_block);
     const float bias = __uint_as_float(load_shared(sums + kBiasAt));
-    constexpr int kRows = 32 / kWidth;  // of pixels, of a warp
-    const int of_lane = lane / kWidth, x = lane % kWidth;
-    const bool has_before = x > 0, has_behind = x + 1 < kWidth;
-    if (of_lane >= kRows) return;
+    T* const result = p.result + item.image * p.result_n + (item.group * p.result_channels + m) * p.result_m + 2 * x;
+    if (of_lane >= lane_rows) return;
 #pragma unroll 1
-    for (int first = of_lane; first < rows; first += kRows * kAtOnce / 2) {
+    for (int first = of_lane; first < rows; first += lane_rows * kAtOnce / 2) {
       float taps[kAtOnce][4];
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {  // two rows of the result, of each row of pixels
-        const int row = min(first + u / 2 * kRows, rows - 1);
-        const uint32_t at = sums + (1 - u % 2) * 4 * kRowBytes + (row * kWidth + x) * 4;
+        const int row = min(first + u / 2 * lane_rows, rows - 1);
+        const uint32_t at = sums + (1 - u % 2) * 4 * kRowBytes + (row * width + x) * 4;
 #pragma unroll
         for (int tap = 0; tap < 4; ++tap) {
           const int column = tap == 0 ? 1 : tap == 3 ? -1 : 0;
@@ -320,25 +272,27 @@ class FoldedBlock {
       }
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
-        const int row = first + u / 2 * kRows;
+        const int row = first + u / 2 * lane_rows, image = p.height.quotient(row);
+        const int line = 2 * p.height.remainder(row) + u % 2;
         const float even = bias + (taps[u][1] + (has_before ? taps[u][3] : 0.0f));
         const float odd = bias + (taps[u][2] + (has_behind ? taps[u][0] : 0.0f));
-        store(row < rows, 2 * row + u % 2, x, pack_pair<T>(even, odd));
+        store_if(row < rows, result + image * p.result_n + line * 2 * width, pack_pair<T>(even, odd));
       }
     }
   }
 
   const FoldedParams<T>& p;
   const HopperFoldedPlan& plan;
-  uint32_t shared_;
-  int rank_;
+  const uint32_t shared_;
+  const int rank_, lane_;
+  Ring stages_;
 };
 
-template <class T, int kPixels, int kQuads>
+template <class T, int kPixels>
 __global__ void __launch_bounds__(kFoldedThreads, 1) folded_kernel(const __grid_constant__ FoldedParams<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  FoldedBlock<T, kPixels, kQuads>(params, shared).run();
+  FoldedBlock<T, kPixels>(params, shared).run();
 #endif
 }
 

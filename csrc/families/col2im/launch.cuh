@@ -62,8 +62,8 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
                                                                                  : 0;
   params.vector_source = packs_along_channels(correlation(problem).source, params.source_channels, kUnit) &&
                          is_aligned(params.source, kCol2imUnitBytes);
-  return launch_kernel(col2im_family::conv_kernel<T, kParts>, plan.blocks, col2im_threads(kParts), plan.shared_bytes,
-                       stream, params);
+  return launch_kernel(col2im_family::gemm_kernel<col2im_family::ConvBlock<T, kParts>>, plan.blocks,
+                       col2im_threads(kParts), plan.shared_bytes, stream, params);
 }
 
 }  // namespace deconv

@@ -16,7 +16,8 @@ cudaError_t launch_col2im_hopper(const Problem& problem, const Col2imHopperPlan&
   p.of_channel = divide_by(plan.channels * static_cast<int64_t>(p.conv.by_taps.divisor));
   static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
   if (!encode_col2im_map(problem, plan, p.conv.source, &p.source_map)) return cudaErrorInvalidValue;
-  auto* const kernel = plan.planes ? col2im_family::hopper_kernel<T, true> : col2im_family::hopper_kernel<T, false>;
+  using namespace col2im_family;
+  auto* const kernel = plan.planes ? gemm_kernel<HopperBlock<T, true>> : gemm_kernel<HopperBlock<T, false>>;
   return launch_kernel(kernel, plan.blocks, kCol2imHopperThreads, plan.shared_bytes, stream, p);
 }
 

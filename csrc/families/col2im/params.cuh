@@ -26,7 +26,7 @@ struct ConvParams {
   AxisGeometry axis[2];
   int tap_step[2], shift_step[2];
   int most_taps_w;  // of a phase
-  int kinds;        // of results, col2im/sums.cuh
+  int kinds;        // of results, scatter_add.cuh
   Divisor by_run, by_blocks, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
   int column_bytes;    // the plan's, or less where the source's address does not allow it
   bool vector_source;  // 16-byte copies along the channels, where columns are not copied

@@ -24,7 +24,7 @@ inline constexpr int kFoldedRows = kFoldedTaps / 2, kFoldedPitch = 8;
 inline constexpr int kFoldedSumsBarriers = 3;  // of each warp
 
 // Weights and pixels are multiplied as they lie, each tap of each channel with each pixel, and the products of a
-// channel added up where they belong (kernels/hopper/folded.cuh).
+// channel added up where they belong (gemm_sm90_whole_images.cuh).
 struct HopperFoldedPlan {
   static constexpr const char* kFamily = "igemm_sm90";
 
@@ -39,8 +39,7 @@ struct HopperFoldedPlan {
   int columns = 0;       // items that share pixels: groups, tiles of channels
   int items = 0, blocks = 0;
   int slots = 0, stage_bytes = 0;
-  int plane_bytes = 0;  // of an image of one channel of the result
-  int sums_at = 0, results_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
+  int sums_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
 };
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// Tiles of the Hopper family's folded products (kernels/hopper/folded.cuh).
+// Tiles of gemm_sm90_whole_images.cuh.
 #include <algorithm>
 #include <sstream>
 #include <vector>
@@ -13,23 +13,21 @@ namespace {
 
 constexpr int kLeastSlots = 2, kMostSlots = 6;
 
-// Cycles of a multiprocessor at kClock, fitted to 80 timings of 28 layers on an H200.
-struct Costs {
-  double product;    // of a chunk of source channels, for each pixel of a tile
-  double bytes;      // that copies bring in a cycle
-  double item;       // of an item besides, before the next one is multiplied
-  double exchanged;  // of a tile's pixel, where lanes exchange products, in images of 4 or 12 columns
-  double folded;     // of a tile's pixel, by the warps that fold
-  double last;       // part of the lesser of products and folding that nothing hides, of all items
-  double memory;     // part of the time for moving all tensors that nothing hides
-  double least;      // times as much as that, at least
-  double launch_ms;
-  double beside_others;  // times all that: some of the other kernels' estimates are low. By hand
-};
-constexpr Costs kCosts{3.8, 49.5, 1050, 8, 11.3, 1.31, 1.34, 0.95, 0.0053, 0.94};
+// Cycles of a multiprocessor at kClock, from tests/data/h200_folded.json, an H200.
+constexpr double kProduct = 3.8;  // a pixel and 64 source channels
+constexpr double kBytes = 50;     // that copies bring in a cycle
+constexpr double kItem = 1050, kExchanged = 8, kFolded = 11;  // an item; pixels: exchanged by lanes, folded
+constexpr double kMemory = 1.3;                               // part of the time for moving all tensors, not hidden
+constexpr double kLaunchMs = 0.005;
 
 // Pixels of an image that lie together in shared memory.
 int run_of(int64_t pixels) { return pixels <= 16 ? 16 : pixels <= 32 ? 32 : 64; }
+
+// Images of a channel without gaps, each from a multiple of 16 bytes on.
+bool has_whole_images(const Problem& problem, const Tensor4& t) {
+  const auto whole = [&](int d) { return t.size[d] == 1 || is_copied_step(problem, t.stride[d]); };
+  return is_line(t) && whole(0) && whole(1);
+}
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_wgmma || device.multiprocessors < kFoldedCluster) {
@@ -45,23 +43,17 @@ std::string refusal(const Problem& problem, const Device& device) {
       return "takes kernels of 4 that double the size";
     }
   }
-  const Tensor4 &x = problem.x, &w = problem.w, &y = problem.y;
-  const auto is_dense = [](const Tensor4& t) {  // within an image of a channel
-    return t.stride[3] == 1 && (t.size[2] == 1 || t.stride[2] == t.size[3]);
-  };
-  const auto whole = [](const Tensor4& t, int d) { return t.size[d] == 1 || t.stride[d] % 8 == 0; };
-  if (problem.unaligned_first || !is_dense(x) || !whole(x, 0) || !whole(x, 1)) {
-    return "takes contiguous inputs whose images begin at multiples of 16 bytes";
+  const Tensor4 &x = problem.x, &w = problem.w;
+  for (const Tensor4* const t : {&x, &w, &problem.y}) {
+    if (problem.unaligned_first || problem.unaligned_second || !has_whole_images(problem, *t)) {
+      return "takes and stores contiguous images that begin at multiples of 16 bytes";
+    }
   }
-  if (problem.unaligned_second || !is_dense(w) || (w.size[1] > 1 && w.stride[1] != kFoldedTaps) ||
-      w.stride[0] != w.size[1] * kFoldedTaps) {
-    return "takes contiguous weights that begin at a multiple of 16 bytes";
+  if ((w.size[1] > 1 && w.stride[1] != kFoldedTaps) || w.stride[0] != w.size[1] * kFoldedTaps) {
+    return "takes contiguous weights";
   }
-  if (!is_dense(y) || !whole(y, 0) || !whole(y, 1)) {
-    return "stores contiguous images that begin at multiples of 16 bytes";
-  }
-  const int64_t pixels = x.size[2] * x.size[3], quads = ceil_div(x.size[3], 4);
-  if (x.size[3] % 4 != 0 || quads > kFoldedMostQuads || pixels % run_of(pixels) != 0) {
+  const int64_t pixels = x.size[2] * x.size[3];
+  if (x.size[3] % 4 != 0 || x.size[3] > 4 * kFoldedMostQuads || pixels % run_of(pixels) != 0) {
     return "takes images of 4, 8, 12 or 16 columns, of 16, 32 or a multiple of 64 pixels";
   }
   return "";
@@ -85,30 +77,26 @@ std::optional<HopperFoldedPlan> plan_tile(const Problem& problem, const Device& 
   p.items = p.tiles * p.columns;
   p.blocks = kFoldedCluster * std::min(p.items, device.multiprocessors / kFoldedCluster);
   p.stage_bytes = kFoldedWeightBytes + pixels * kFoldedChunk * 2;
-  p.plane_bytes = static_cast<int>(problem.y.size[2] * problem.y.size[3] * 2);
   const int sums = kFoldedChannels * kFoldedRows * (pixels + kFoldedPitch) * 4;
-  const int results = 2 * kFoldedFoldWarps * p.images * p.plane_bytes;
-  const int64_t room = device.shared_bytes_per_block - sums - results - 8 * kFoldedSumsBarriers * kFoldedChannels;
-  p.slots = static_cast<int>(std::min<int64_t>(kMostSlots, room / (p.stage_bytes + 16)));
+  const int barriers = 8 * kFoldedSumsBarriers * kFoldedChannels;
+  const int room = device.shared_bytes_per_block - sums - barriers;
+  p.slots = std::min(kMostSlots, room / (p.stage_bytes + 16));
   if (p.slots < kLeastSlots) return std::nullopt;
   p.sums_at = p.slots * p.stage_bytes;
-  p.results_at = p.sums_at + sums;
-  p.barriers_at = p.results_at + results;
-  p.shared_bytes = p.barriers_at + 16 * p.slots + 8 * kFoldedSumsBarriers * kFoldedChannels;
+  p.barriers_at = p.sums_at + sums;
+  p.shared_bytes = p.barriers_at + 16 * p.slots + barriers;
   return p;
 }
 
+// What folds works beside what multiplies, but for the last item's.
 double estimate_ms(const Problem& problem, const Device& device, const HopperFoldedPlan& p) {
-  const Costs& costs = kCosts;
-  const double loads = (kFoldedWeightBytes + p.pixels * kFoldedChunk * 2.0 / kFoldedCluster) / costs.bytes;
-  const double products = p.chunks * std::max(p.pixels * costs.product, loads) + costs.item +
-                          (p.quads % 2 != 0 ? p.pixels * costs.exchanged : 0);
-  const double folded = p.pixels * costs.folded;
+  const double bring = (kFoldedWeightBytes + p.pixels * kFoldedChunk * 2 / kFoldedCluster) / kBytes;
+  const double multiply = p.chunks * std::max(p.pixels * kProduct, bring) + kItem +
+                          (p.quads % 2 != 0 ? p.pixels * kExchanged : 0);
+  const double fold = p.pixels * kFolded;
   const auto rounds = static_cast<double>(ceil_div(p.items, p.blocks / kFoldedCluster));
-  const double cycles = rounds * std::max(products, folded) + costs.last * std::min(products, folded);
-  const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
-  const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, costs.least * memory_ms);
-  return (ms + costs.launch_ms) * costs.beside_others;
+  const double cycles = rounds * std::max(multiply, fold) + std::min(multiply, fold);
+  return 1e3 * (cycles / kClock + kMemory * static_cast<double>(problem.bytes()) / device.bandwidth) + kLaunchMs;
 }
 
 }  // namespace
@@ -129,10 +117,9 @@ std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& dev
   }
   std::optional<Plan> best;
   for (const int pixels : kFoldedPixels) {
-    if (const auto plan = plan_tile(problem, device, pixels)) {
-      consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype,
-                    considered);
-    }
+    const auto plan = plan_tile(problem, device, pixels);
+    if (!plan) continue;
+    consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype, considered);
   }
   return best;
 }

@@ -55,21 +55,45 @@ __device__ __forceinline__ int64_t weight_of_row(const Params& p, int row) {
   return m * p.weight_m + tap_h * p.weight_h + tap_w * p.weight_w;
 }
 
-// Shared memory of the products.
+// What a block keeps in shared memory besides operands: products, barriers, tables.
 struct Products {
-  float* at;        // [row][row of the ring][column], and a row of zeros for taps that results do not have
-  int4* taps[2];    // by axis: of a phase count, first tap, its shift from the smallest
-  Ring steps;       // whose products are kept
+  float* at;      // [row][row of the ring][column], and a row of zeros for taps that results do not have
+  Ring stages;    // of the source
+  Ring steps;     // whose products are kept
+  int4* taps[2];  // by axis: of a phase count, first tap, its shift from the smallest
 
   template <class Params>
-  __device__ __forceinline__ void prepare(const Params& p, const Share& share, int thread, int threads) const {
+  __device__ __forceinline__ Products(const Params& p, unsigned char* shared) {
+    at = reinterpret_cast<float*>(shared + p.plan.products_at);
+    unsigned char* const tables = shared + p.plan.tables_at;
+    const uint32_t of_stages = shared_address(tables), of_steps = of_stages + 16 * p.plan.slots;
+    stages = {of_stages, of_stages + 8 * p.plan.slots, p.plan.slots};
+    steps = {of_steps, of_steps + 16, 2};
+    taps[0] = reinterpret_cast<int4*>(tables + 16 * (p.plan.slots + 2));
+    taps[1] = taps[0] + p.axis[0].phases();
+  }
+
+  // fills, frees: arrivals that say that a stage is full, and empty; the others multiply and add.
+  __device__ __forceinline__ void init_barriers(int fills, int frees, int multiply_threads, int add_threads) const {
+    for (int slot = 0; slot < stages.slots; ++slot) {
+      barrier_init(stages.full + 8 * slot, fills);
+      barrier_init(stages.empty + 8 * slot, frees);
+    }
+    for (int slot = 0; slot < steps.slots; ++slot) {
+      barrier_init(steps.full + 8 * slot, multiply_threads);
+      barrier_init(steps.empty + 8 * slot, add_threads);
+    }
+  }
+
+  template <class Params>
+  __device__ __forceinline__ void prepare(const Params& p, const Share& share, int threads) const {
     for (int a = 0; a < 2; ++a) {
-      for (int phase = thread; phase < p.axis[a].phases(); phase += threads) {
+      for (int phase = threadIdx.x; phase < p.axis[a].phases(); phase += threads) {
         const AxisTaps of = axis_taps(p.axis[a], phase, 0);
         taps[a][phase] = {of.count, of.first_tap, of.first_shift - (a == 0 ? p.plan.origin_h : p.plan.origin_w), 0};
       }
     }
-    for (int i = thread; i < p.plan.product_pitch; i += threads) at[share.rows * p.plan.product_pitch + i] = 0;
+    for (int i = threadIdx.x; i < p.plan.product_pitch; i += threads) at[share.rows * p.plan.product_pitch + i] = 0;
   }
 };
 
@@ -256,5 +280,22 @@ class AddingWarp {
   const Share& share;
   const int warp, lane;
 };
+
+// The kernel of both GEMMs. Block: ConvBlock (gemm_sm80.cuh) or HopperBlock (gemm_sm90.cuh).
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, 1)
+    gemm_kernel(const __grid_constant__ typename Block::Params params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kServes = true;
+#elif __CUDA_ARCH__ >= 800
+  constexpr bool kServes = !Block::kHopper;
+#else
+  constexpr bool kServes = false;
+#endif
+  if constexpr (kServes) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    Block(params, shared).run();
+  }
+}
 
 }  // namespace deconv::col2im_family

@@ -18,133 +18,39 @@
 
 #include "device/mma_sm80.cuh"
 #include "families/small_channel/params.cuh"
+#include "families/small_channel/store.cuh"
 
 namespace deconv::narrow_family {
-
-// Pixel `index` of the plane in a slot.
-__device__ __forceinline__ int source_coordinate(const AxisGeometry& axis, uint64_t planes, int slot, int index) {
-  for (; slot > 0; --slot) planes &= planes - 1;
-  return index * axis.source_step() + __ffsll(static_cast<long long>(planes)) - 1;
-}
 
 // Stages the results of one warp once more, product by product.
 template <class T>
 __device__ __noinline__ void repair(const ConvParams<T>& p, const int* tables, T* stage, int first_row, int rows,
-                                    int first_pixel, int pixels, int group, int first_m, int tile_n, int tile_h,
-                                    int tile_w) {
+                                    int first_pixel, int pixels, int group, int first_m, const Tile tile) {
   const NarrowConvPlan& plan = p.plan;
-  const int positions_h = plan.planes_h * plan.shifts_h, positions_w = plan.planes_w * plan.shifts_w;
-  const int *taps_h = tables + p.at.taps, *taps_w = taps_h + p.axis[0].phases() * positions_h;
   __syncwarp();
   for (int i = threadIdx.x % 32; i < rows * pixels; i += 32) {
-    const int row = first_row + i / pixels, pixel = first_pixel + i % pixels;
-    const int info = tables[p.at.info + row];
-    const int q_w = tile_w + pixel % plan.tile.w, q_h = tile_h + pixel / plan.tile.w % plan.tile.h;
-    const int n = tile_n + pixel / (plan.tile.w * plan.tile.h);
+    const int row = first_row + i / pixels, pixel = first_pixel + i % pixels, info = tables[p.at.info + row];
+    const int n = tile.n + pixel / (plan.tile.w * plan.tile.h);
     if (info < 0 || n >= p.batch) continue;
+    const int y = (tile.h + pixel / plan.tile.w % plan.tile.h) * p.axis[0].result_step() + (info >> 8 & 255);
+    const int x = (tile.w + pixel % plan.tile.w) * p.axis[1].result_step() + (info & 255);
     const T* source = p.source + n * p.source_n + static_cast<int64_t>(group) * p.source_channels * p.source_c;
     const T* weight = p.weight + group * p.weight_group + (first_m + (info >> 16)) * p.weight_m;
     float sum = 0;
-    for (int a = 0; a < positions_h; ++a) {
-      const int tap_h = taps_h[(info >> 8 & 255) * positions_h + a], shift_h = plan.origin_h + a % plan.shifts_h;
-      const int h = source_coordinate(p.axis[0], p.planes[0], a / plan.shifts_h, q_h + shift_h);
-      if (tap_h < 0 || h < 0 || h >= p.axis[0].source_size) continue;
-      for (int b = 0; b < positions_w; ++b) {
-        const int tap_w = taps_w[(info & 255) * positions_w + b], shift_w = plan.origin_w + b % plan.shifts_w;
-        const int w = source_coordinate(p.axis[1], p.planes[1], b / plan.shifts_w, q_w + shift_w);
-        if (tap_w < 0 || w < 0 || w >= p.axis[1].source_size) continue;
-        const T* x = source + h * p.source_h + w * p.source_w;
-        const T* k = weight + tap_h * p.weight_h + tap_w * p.weight_w;
-        for (int c = 0; c < p.source_channels; ++c) sum += widen(x[c * p.source_c]) * widen(k[c * p.weight_c]);
+    for (int a = 0; a < p.axis[0].kernel; ++a) {
+      const int h = source_pixel(p.axis[0], y, a);
+      for (int b = 0; h >= 0 && b < p.axis[1].kernel; ++b) {
+        const int w = source_pixel(p.axis[1], x, b);
+        if (w < 0) continue;
+        const T* of_pixel = source + h * p.source_h + w * p.source_w;
+        const T* of_tap = weight + a * p.weight_h + b * p.weight_w;
+        for (int c = 0; c < p.source_channels; ++c) {
+          sum += widen(of_pixel[c * p.source_c]) * widen(of_tap[c * p.weight_c]);
+        }
       }
     }
-    stage[tables[p.at.rows + row] + tables[p.at.pixels + pixel]] = narrow<T>(sum +
-                                                                             __int_as_float(tables[p.at.bias + row]));
-  }
-}
-
-// Of `count` runs, some bytes apart, the vectors first, first + lanes, ... before `end`. A few runs at a time: so
-// neighbours in memory are written soon after each other, and some loads are on their way before their stores.
-// kAlike: all vectors of a run are like its first.
-template <class Vector, bool kAlike>
-__device__ __forceinline__ void copy_runs(const void* from, void* to, int count, uint32_t from_step, int64_t to_step,
-                                          int first, int end, int lanes) {
-  constexpr int kAhead = 4;
-  const char* source = static_cast<const char*>(from);
-  char* target = static_cast<char*>(to);
-#pragma unroll 1
-  for (; count > 0; count -= kAhead, source += kAhead * from_step, target += kAhead * to_step) {
-    uint32_t run[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) run[a] = min(a, count - 1) * from_step;
-    Vector v[kAhead];
-    const auto load = [&](int i) {
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        v[a] = *reinterpret_cast<const Vector*>(source + i * static_cast<int>(sizeof(Vector)) + run[a]);
-      }
-    };
-    if constexpr (kAlike) load(0);
-#pragma unroll 1
-    for (int i = first; i < end; i += lanes) {
-      char* place = target + i * static_cast<int>(sizeof(Vector));
-      if constexpr (!kAlike) load(i);
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a, place += to_step) {
-        if (a < count) *reinterpret_cast<Vector*>(place) = v[a];
-      }
-    }
-  }
-}
-
-struct StoredTile {
-  int n, h, w;  // first pixel
-  int pass_h;
-  int first_channel, channels;
-};
-
-// Staged results to memory, in runs of adjacent elements.
-template <class Vector, class T>
-__device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stage, StoredTile tile) {
-  const NarrowConvPlan& plan = p.plan;
-  const int log_lanes = p.store.log_lanes, log_runs = p.store.log_runs;
-  const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
-  int step_w = p.axis[1].phases();
-  asm volatile("" : "+r"(step_w));  // so that nothing below is kept in registers from tile to tile
-  const int step_h = p.axis[0].result_step();
-  const int heights = plan.all_heights ? p.axis[0].phases() : 1;
-  const int line_w = plan.tile.w * step_w, lines = plan.tile.h * heights;
-  const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
-  // Runs of each (image, line): of columns for each channel, of channels for each pixel, or one of pixels.
-  const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
-  const int length = by_pixel ? tile.channels : plan.whole_lines ? columns * plan.channels : columns;
-  const int vectors = length / static_cast<int>(sizeof(Vector) / sizeof(T));
-  const int all_lines = min(plan.tile.n, p.batch - tile.n) * lines;
-  const int runs = plan.columns_adjacent ? tile.channels : by_pixel ? columns : 1;  // of a line
-  const int lanes = 1 << log_lanes, first = threadIdx.x & (lanes - 1), slot = threadIdx.x >> log_lanes;
-  const int first_run = slot & ((1 << log_runs) - 1);
-  const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
-  // Of one run a lane's vectors count as runs.
-  const bool one = p.store.one;
-  const int own = shift_up(vectors - first, log_lanes), line_bytes = lanes * static_cast<int>(sizeof(Vector));
-  const int count = one ? own : shift_up(runs - first_run, log_runs), end = one ? first + 1 : vectors;
-  const int64_t to_step = one ? line_bytes : (next_run << log_runs) * static_cast<int>(sizeof(T));
-  const uint32_t from_step = one ? line_bytes : (plan.stage_channel << log_runs) * static_cast<int>(sizeof(T));
-  for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
-    const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
-    const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
-    const int phase = plan.all_heights ? line - q * heights : tile.pass_h, h = (tile.h + q) * step_h + phase;
-    if (h >= p.axis[0].result_size) continue;
-    const T* from = stage + first_run * plan.stage_channel +
-                    (plan.columns_adjacent ? n * plan.channels * plan.stage_channel + line * line_w
-                                           : index * line_w * plan.stage_channel);
-    T* to = p.result + (tile.n + n) * p.result_n + tile.first_channel * p.result_m + h * p.result_h +
-            first_w * p.result_w + first_run * next_run;
-    if (plan.columns_adjacent && !one && p.positions[0][phase] == 0) {  // bias alone
-      copy_runs<Vector, true>(from, to, count, from_step, to_step, first, end, lanes);
-    } else {
-      copy_runs<Vector, false>(from, to, count, from_step, to_step, first, end, lanes);
-    }
+    const float bias = __int_as_float(tables[p.at.bias + row]);
+    stage[tables[p.at.rows + row] + tables[p.at.pixels + pixel]] = narrow<T>(sum + bias);
   }
 }
 
@@ -172,8 +78,8 @@ class ConvBlock {
     group = take(p.groups);
     pass_h = take(plan.passes_h);
     first_tile = static_cast<int>(block);
-    heights = plan.all_heights ? p.actives[0] : p.positions[0][pass_h] != 0;
-    rows = heights * p.actives[1] * plan.channels;
+    heights = plan.all_heights ? p.walk[0].actives : p.walk[0].positions[pass_h] != 0;
+    rows = heights * p.walk[1].actives * plan.channels;
     row_groups = (rows + kRows - 1) / kRows;
     warps_n = kNarrowWarps / plan.warps_m;
     warp_m = warp / warps_n;
@@ -206,10 +112,6 @@ class ConvBlock {
   }
 
  private:
-  // The first pixel of a tile, and its first image.
-  struct Tile {
-    int n, h, w;
-  };
   __device__ __forceinline__ Tile place_tile(int index) const {
     const int line = p.by_tiles_w.quotient(index), n = p.by_tiles_h.quotient(line);
     return {n * plan.tile.n, (line - n * plan.tiles.h) * plan.tile.h, (index - line * plan.tiles.w) * plan.tile.w};
@@ -256,7 +158,7 @@ class ConvBlock {
     const TapPlace place = tap_place(p.axis[axis], k);
     if (place.phase >= p.axis[axis].phases() || place.plane >= p.axis[axis].planes()) return;
     const int shifts = axis == 0 ? plan.shifts_h : plan.shifts_w, origin = axis == 0 ? plan.origin_h : plan.origin_w;
-    const int slot = __popcll(p.planes[axis] & ((uint64_t{1} << place.plane) - 1));
+    const int slot = __popcll(p.walk[axis].planes & ((uint64_t{1} << place.plane) - 1));
     const int positions = axis == 0 ? positions_h() : positions_w();
     taps(axis)[place.phase * positions + slot * shifts + place.shift - origin] = k;
   }
@@ -264,9 +166,9 @@ class ConvBlock {
   // Row (phase, m): its phases and channel, its bias, its place among the staged results (-1: none).
   __device__ __forceinline__ void place_row(int row) {
     const int phases = p.by_channels.quotient(row), m = row - phases * plan.channels;
-    const int i = phases / p.actives[1], j = phases - i * p.actives[1];
+    const int i = phases / p.walk[1].actives, j = phases - i * p.walk[1].actives;
     const bool exists = row < rows && m < channels();
-    const int phase_h = plan.all_heights && exists ? p.active[0][i] : pass_h, phase_w = p.active[1][j];
+    const int phase_h = plan.all_heights && exists ? p.walk[0].active[i] : pass_h, phase_w = p.walk[1].active[j];
     const int line_w = plan.tile.w * p.axis[1].phases();
     const int line = plan.all_heights ? phase_h : 0;
     tables[p.at.rows + row] = !exists                 ? -1
@@ -315,9 +217,9 @@ class ConvBlock {
     const int last = p.by_channels.quotient(min(rows, (row_group + 1) * kRows) - 1);
     uint64_t used_h = 0, used_w = 0;
     for (int phases = first; phases <= last; ++phases) {
-      const int i = phases / p.actives[1], j = phases - i * p.actives[1];
-      used_h |= p.positions[0][plan.all_heights ? p.active[0][i] : pass_h];
-      used_w |= p.positions[1][p.active[1][j]];
+      const int i = phases / p.walk[1].actives, j = phases - i * p.walk[1].actives;
+      used_h |= p.walk[0].positions[plan.all_heights ? p.walk[0].active[i] : pass_h];
+      used_w |= p.walk[1].positions[p.walk[1].active[j]];
     }
     int* list = tables + p.at.positions + row_group * plan.positions;
     int count = 0;
@@ -542,8 +444,11 @@ class ConvBlock {
     }
   }
 
+  // Pixel `index` of the plane in a slot.
   __device__ __forceinline__ int coordinate(int axis, int slot, int index) const {
-    return source_coordinate(p.axis[axis], p.planes[axis], slot, index);
+    uint64_t planes = p.walk[axis].planes;
+    for (; slot > 0; --slot) planes &= planes - 1;
+    return index * p.axis[axis].source_step() + __ffsll(static_cast<long long>(planes)) - 1;
   }
 
   __device__ __forceinline__ const T* source_channel(int c) const {
@@ -646,19 +551,17 @@ class ConvBlock {
       }
     }
     if (__any_sync(0xffffffffu, !(nothing == 0))) {
-      const Tile at = place_tile(tile);
-      repair(p, tables, stage, row_group * kRows, kRows, warp_pixel, kPixels, group, first_m, at.n, at.h, at.w);
+      repair(p, tables, stage, row_group * kRows, kRows, warp_pixel, kPixels, group, first_m, place_tile(tile));
     }
   }
 
   __device__ __forceinline__ void store_tile(const Tile& tile) const {
-    const StoredTile at{tile.n, tile.h, tile.w, pass_h, first_channel(), channels()};
     switch (p.vector_result * sizeof(T)) {
-      case 16: store_runs<uint4>(p, stage, at); break;
-      case 8: store_runs<uint2>(p, stage, at); break;
-      case 4: store_runs<uint32_t>(p, stage, at); break;
+      case 16: store_runs<uint4>(p, stage, tile, pass_h, first_channel(), channels()); break;
+      case 8: store_runs<uint2>(p, stage, tile, pass_h, first_channel(), channels()); break;
+      case 4: store_runs<uint32_t>(p, stage, tile, pass_h, first_channel(), channels()); break;
       default:
-        if constexpr (sizeof(T) == 2) store_runs<uint16_t>(p, stage, at);
+        if constexpr (sizeof(T) == 2) store_runs<uint16_t>(p, stage, tile, pass_h, first_channel(), channels());
     }
   }
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <type_traits>
 
 #include "families/small_channel/conv.cuh"
 #include "families/small_channel/planner.h"
@@ -34,23 +35,16 @@ narrow_family::NarrowStore narrow_store(const narrow_family::ConvParams<T>& p) {
   return store;
 }
 
-template <class T>
-cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& problem, const NarrowConvPlan& plan,
-                               const Operands& operands) {
+template <class T, int kParts>
+cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
+                               cudaStream_t stream) {
+  narrow_family::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
   p.groups = static_cast<int>(problem.groups);
   const std::optional<NarrowAxis> axes[2] = {narrow_axis(problem, 0), narrow_axis(problem, 1)};
   if (!axes[0] || !axes[1]) return cudaErrorInvalidValue;
-  for (int a = 0; a < 2; ++a) {
-    p.axis[a] = axes[a]->geometry;
-    p.planes[a] = axes[a]->planes;
-    p.actives[a] = axes[a]->actives;
-    for (int i = 0; i < kNarrowMaxPhases; ++i) {
-      p.positions[a][i] = axes[a]->positions[i];
-      p.active[a][i] = axes[a]->active[i];
-    }
-  }
+  for (int a = 0; a < 2; ++a) p.walk[a] = *axes[a], p.axis[a] = axes[a]->geometry;
   p.plan = plan;
   p.at = narrow_tables(plan, *axes[0], *axes[1]);
   const int heights = plan.all_heights ? p.axis[0].phases() : 1;
@@ -72,33 +66,16 @@ cudaError_t narrow_conv_params(narrow_family::ConvParams<T>& p, const Problem& p
   p.quads = plan.units * plan.tile.n * plan.planes_h * plan.rows_h * row_quads;
   p.vector_result = is_aligned(p.result, 16) ? narrow_vector_result(problem, plan) : 1;
   p.store = narrow_store(p);
-  return cudaSuccess;
-}
-
-template <class T, int kParts>
-cudaError_t launch_narrow_conv(const Problem& problem, const NarrowConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream) {
-  narrow_family::ConvParams<T> params{};
-  const cudaError_t error = narrow_conv_params(params, problem, plan, operands);
-  if (error != cudaSuccess) return error;
-  const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, kNarrowThreads, plan.shared_bytes, stream, params);
+  const auto launch_with = [&](auto by_quads) {
+    using namespace narrow_family;
+    constexpr bool kQuads = decltype(by_quads)::value;
+    auto* const kernel = plan.row_tiles == 1   ? conv_kernel<ConvConfig<T, 1, kParts, kQuads>>
+                         : plan.row_tiles == 2 ? conv_kernel<ConvConfig<T, 2, kParts, kQuads>>
+                                               : conv_kernel<ConvConfig<T, 4, kParts, kQuads>>;
+    return launch_kernel(kernel, plan.blocks, kNarrowThreads, plan.shared_bytes, stream, p);
   };
-  using narrow_family::conv_kernel;
-  using narrow_family::ConvConfig;
-  const bool quads = plan.quads && is_aligned(params.source, 4 * sizeof(T));
-  switch (plan.row_tiles) {
-    case 1:
-      return quads ? launch_with(conv_kernel<ConvConfig<T, 1, kParts, true>>)
-                   : launch_with(conv_kernel<ConvConfig<T, 1, kParts, false>>);
-    case 2:
-      return quads ? launch_with(conv_kernel<ConvConfig<T, 2, kParts, true>>)
-                   : launch_with(conv_kernel<ConvConfig<T, 2, kParts, false>>);
-    case 4:
-      return quads ? launch_with(conv_kernel<ConvConfig<T, 4, kParts, true>>)
-                   : launch_with(conv_kernel<ConvConfig<T, 4, kParts, false>>);
-  }
-  return cudaErrorInvalidValue;
+  const bool quads = plan.quads && is_aligned(p.source, 4 * sizeof(T));
+  return quads ? launch_with(std::true_type{}) : launch_with(std::false_type{});
 }
 
 }  // namespace deconv

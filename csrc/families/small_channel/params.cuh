@@ -28,10 +28,7 @@ struct ConvParams {
   int source_channels;  // per group
   int result_channels;  // per group
   AxisGeometry axis[2];
-  uint64_t positions[2][kNarrowMaxPhases];  // of a phase: bit slot * shifts + shift where it has a tap
-  uint64_t planes[2];                       // those with taps
-  uint8_t active[2][kNarrowMaxPhases];      // phases with taps
-  int actives[2];
+  NarrowAxis walk[2];
   Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_staged_lines, by_heights;
   Divisor by_row_quads;  // quads of a staged row
   int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it

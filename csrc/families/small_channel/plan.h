@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/taps.h"
+
 namespace deconv {
 
 inline constexpr int kNarrowThreads = 256;
@@ -23,7 +25,19 @@ struct NarrowExtent {
   int n = 1, h = 1, w = 1;
 };
 
-// Forward and grad_input (kernels/narrow/conv.cuh has the meaning).
+// One axis as the kernel walks it.
+struct NarrowAxis {
+  AxisGeometry geometry;
+  int origin = 0;                          // smallest shift
+  int shifts = 1;                          // from the smallest to the largest
+  uint64_t planes = 0;                     // those with taps
+  int plane_count = 0;
+  uint64_t positions[kNarrowMaxPhases]{};  // of a phase: bit slot of the plane * shifts + shift - origin
+  uint8_t active[kNarrowMaxPhases]{};      // phases with taps
+  int actives = 0;
+};
+
+// Forward and grad_input (conv.cuh has the meaning).
 struct NarrowConvPlan {
   static constexpr const char* kFamily = "small_channel";
 

@@ -1,4 +1,4 @@
-// Tiles of the narrow family's forward and grad_input (kernels/narrow/conv.cuh).
+// Tiles of the narrow family's forward and grad_input (conv.cuh).
 #include "families/small_channel/planner.h"
 
 #include <algorithm>
@@ -17,30 +17,23 @@ constexpr int kMultiprocessorShared = 227 << 10;  // bytes, less 1 KiB a block
 constexpr int kMostRows = 1024;  // of a block: its tables
 constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many channels are never the best choice
 
-// Cycles of a multiprocessor, fitted to 2,071 timings on an H100 (24 layers in bfloat16 and TF32, most in both layouts,
-// forward) so that the quickest tiles come first and have their time, those of kb1_75, kb1_81 and resnext_g32 before
-// all. Of an earlier fit, with strict float32 and grad_input: kSplitProductQuads,
-// kGatherPlane, about kOffset. By hand: kPackWord, so that fcn32s in 16 bits stays with the subpixel family;
-// kSplitProduct and kCopyPlane, for grad_input of a few channels in strict float32, channels_last; kCopyLatency (1690
-// by the fit), for a near tie of 16 channels in TF32, channels_last.
-constexpr double kProduct = 0.93, kSplitProduct = 4.5;  // of 16 rows, 8 pixels and two units
-constexpr double kSplitProductQuads = 9.3;  // operands split where they are multiplied
-constexpr double kWeightRead = 0.479, kPixelRead = 1.62, kStep = 0.606;
-constexpr double kOffset = 0.3, kCopyUnit = 0.804, kGatherUnit = 0.393, kGatherLoad = 0.12;
-constexpr double kQuadUnit = 0.391;  // of a pixel
-constexpr double kTile = 2020;  // of a tile besides, hidden by other blocks, and of a stage:
-constexpr double kCopyLatency = 1850, kGatherLatency = 4980;
-constexpr double kCopyPlane = 300, kGatherPlane = 2400;  // of each further plane of the source, of a stage
-constexpr double kAhead = 0.604;  // of it, where the next stage is on its way while one is in use
-constexpr double kStageResult = 0.197;  // of phases with taps
-constexpr double kStoreVector = 0.0162, kStoreRun = 2.37;
-constexpr double kBlock = 1090, kPackWord = 1.7;
-constexpr double kFewRows = 1.15, kManyRows = 0.884, kManyRowsQuads = 1.12;  // times as long, with warps of 16, 64 rows
-constexpr double kAlone = 1.24;  // times as long, with one block of a multiprocessor
-constexpr double kUneven = 1.81;  // times as long, where some blocks only store
-constexpr double kApart = 0.442;  // of the shorter of memory's time and the multiprocessors': added, by blocks
-constexpr double kRaggedRun = 320;  // bytes that a run costs memory besides, whose ends are parts of sectors
-constexpr double kLaunchMs = 0.00307;
+// Cycles of a multiprocessor, from 2,071 timings on an H100 (tests/data/h100_narrow.json, h100_few_channels.json).
+constexpr double kProduct = 1, kSplitProduct = 5, kSplitProductQuads = 9;  // a warp's mma: 16 rows, 8 pixels, two units
+// Of 32 lanes, each: an offset; a unit copied, from four columns, gathered and each element of it; a result staged, or
+// stored as part of a vector; a packed word of weights.
+constexpr double kOffset = 10, kCopyUnit = 26, kQuadUnit = 12, kGatherUnit = 13, kGatherElement = 4;
+constexpr double kStageResult = 6, kStoreVector = 0.5, kPackWord = 54;
+constexpr double kStoreRun = 2;
+constexpr double kTile = 2000, kCopyLatency = 1850, kGatherLatency = 5000;  // hidden by other blocks: a tile; a stage
+constexpr double kCopyPlane = 300, kGatherPlane = 2400;  // each further source phase of a stage
+constexpr double kBlock = 1100;
+// Times as much: warps of 16 rows, of 64 (quads: of all); a stage that was asked for ahead; one block of a
+// multiprocessor; some blocks only store.
+constexpr double kFewRows = 1.15, kManyRows = 0.88, kAhead = 0.6, kAlone = 1.25, kUneven = 1.8;
+constexpr double kOnce = 1, kLanes = 32, kLoadsInCycle = 2;
+constexpr double kOverlap = 0.45;  // part of the shorter of memory's time and the multiprocessors', by blocks
+constexpr double kRaggedRun = 320;  // bytes that a run costs memory whose ends are parts of sectors
+constexpr double kLaunchMs = 0.003;
 constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
 constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
 
@@ -71,11 +64,8 @@ class Candidates {
         h_(h),
         w_(w),
         element_(static_cast<int>(element_size(problem.dtype))),
-        unit_(kNarrowUnitBytes / element_) {
-    for (int i = 0; i < h.actives; ++i) {
-      most_heights_ = std::max(most_heights_, count_bits(h.positions[h.active[i]]));
-    }
-  }
+        unit_(kNarrowUnitBytes / element_),
+        copies_(packs_along_channels(c_.source, c_.source_channels, unit_)) {}
 
   std::optional<NarrowConvPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights, int width) const {
     NarrowConvPlan p;
@@ -90,64 +80,65 @@ class Candidates {
     p.origin_h = h_.origin, p.origin_w = w_.origin;
     p.shifts_h = h_.shifts, p.shifts_w = w_.shifts;
     p.planes_h = std::max(h_.plane_count, 1), p.planes_w = std::max(w_.plane_count, 1);
-    if (!choose_pixels(p, width)) return std::nullopt;
-    p.quads = takes_quads(p);
-    const int64_t rows = int64_t{all_heights ? h_.actives : h_.actives > 0} * w_.actives * channels;
-    if (rows > kMostRows) return std::nullopt;
-    p.row_groups = static_cast<int>(std::max<int64_t>(1, ceil_div(rows, 16 * row_tiles)));
-    p.positions = most_positions(p);
     p.passes_h = all_heights ? 1 : h_.geometry.phases();
     p.passes_m = static_cast<int>(ceil_div(c_.result_channels, channels));
+    if (rows(p) > kMostRows || !choose_pixels(p, width)) return std::nullopt;
+    // Columns are adjacent, and four of them never lie half inside the image.
+    p.quads = packs_four_columns(c_.source) && w_.geometry.source_step() == 1 && p.planes_w == 1 && p.tile.w % 4 == 0;
+    p.row_groups = static_cast<int>(std::max<int64_t>(1, ceil_div(rows(p), 16 * row_tiles)));
+    each_row_group(p, [&p](int positions) { p.positions = std::max(p.positions, positions); });
     if (!choose_memory(p)) return std::nullopt;
     choose_blocks(p);
     return p;
   }
 
   double estimate_ms(const NarrowConvPlan& p) const {
-    const double pixels = p.tile.n * p.tile.h * p.tile.w, passes = 1.0 * p.passes_h * p.passes_m * problem_.groups;
-    const double busy = static_cast<double>(p.passes_h == 1 ? 1 : h_.actives) / p.passes_h;  // others store alone
+    const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w, passes = passes_of(p);
+    const double busy = p.all_heights ? 1 : static_cast<double>(h_.actives) / p.passes_h;  // others store alone
     const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
-    const double waves = busy < 1 ? std::max(1.0, kUneven * blocks) : std::ceil(blocks);
+    const double waves = busy < 1 ? std::max(kUneven * blocks, kOnce) : std::ceil(blocks);
     const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
-    const double loads = p.chunks > 1 ? static_cast<double>(ceil_div(p.row_groups, p.warps_m)) : 1;
+    const int64_t rounds = ceil_div(p.row_groups, p.warps_m), stages = p.chunks > 1 ? rounds * p.chunks : 1;
 
     const int pixel_tiles = narrow_pixel_tiles(p.row_tiles);
     const double product = p.parts == 1 ? kProduct : p.quads ? kSplitProductQuads : kSplitProduct;
-    const double step = std::max(p.row_tiles * pixel_tiles * product,
-                                 kWeightRead * p.row_tiles + kPixelRead * pixel_tiles) +
-                        kStep;
+    const double loads = (p.row_tiles + 3 * pixel_tiles) / kLoadsInCycle;  // of operands
+    const double step = std::max(p.row_tiles * pixel_tiles * product, loads) + 1;
     const double multiply = kNarrowWarps * p.chunks * steps_of_rounds(p) * step;
-    const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
-    const double unit = copies ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherLoad;
-    const double load = p.source_pixels * ((p.quads ? 0 : kOffset) + loads * p.units * p.chunks * unit);
-    const double latency = (kTile + loads * p.chunks *
-                                        ((copies || p.quads ? kCopyLatency : kGatherLatency) *
-                                             (p.buffers == 2 && (copies || p.quads) ? kAhead : 1) +
-                                         (copies ? kCopyPlane : kGatherPlane) * (p.planes_h * p.planes_w - 1))) /
-                           together;
-    const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
-    const double lines = pixels * (p.all_heights ? heights : 1);
-    const double results = lines * widths * p.channels;
-    const double computed = results * w_.actives / widths * (p.all_heights ? 1.0 * h_.actives / heights : 1);
-    const double runs = p.columns_adjacent ? lines / p.tile.w * p.channels
-                        : p.whole_lines    ? lines / p.tile.w
-                                           : lines * widths;
-    const double store = results / narrow_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
-    const double tile = busy * (multiply + load + latency + computed * kStageResult) + store;
 
-    const double tiles = static_cast<double>(p.tiles.n) * p.tiles.h * p.tiles.w;
-    const double setup = kBlock + p.source_at / 4.0 * kPackWord;
-    const double rows = p.row_tiles == 1 ? kFewRows : p.row_tiles < 4 ? 1 : p.quads ? kManyRowsQuads : kManyRows;
-    const double compute = waves * (std::ceil(tiles / p.tile_blocks) * tile + setup) * rows *
-                           (together == 1 ? kAlone : 1) / kClock;
-    const double brought = busy * passes * tiles * p.source_pixels * p.units * kNarrowUnitBytes * p.chunks * loads;
+    const double unit = copies_ ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherElement;
+    const double produce = p.source_pixels / kLanes * ((p.quads ? 0 : kOffset) + stages * p.units * unit);
+    const double stage = (copies_ || p.quads ? kCopyLatency * (p.buffers == 2 ? kAhead : kOnce) : kGatherLatency) +
+                         (copies_ ? kCopyPlane : kGatherPlane) * (p.planes_h * p.planes_w - 1);
+    const double latency = (kTile + stages * stage) / together;
+
+    const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
+    const int lines = p.tile.n * p.tile.h * (p.all_heights ? heights : 1);
+    const int runs = p.columns_adjacent ? lines * p.channels : p.whole_lines ? lines : lines * p.tile.w * widths;
+    const double results = static_cast<double>(lines) * p.tile.w * widths * p.channels / kLanes;
+    const double computed = results * w_.actives / widths *
+                            (p.all_heights ? static_cast<double>(h_.actives) / heights : 1);
+    const double store = results / narrow_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
+
+    const double tile = busy * (multiply + produce + latency + computed * kStageResult) + store;
+    const double setup = kBlock + p.source_at / 4 / kLanes * kPackWord;
+    const double few = p.row_tiles == 1 ? kFewRows : p.row_tiles == 4 ? (p.quads ? 1 / kManyRows : kManyRows) : 1;
+    const double compute = waves * (static_cast<double>(ceil_div(tiles, p.tile_blocks)) * tile + setup) * few *
+                           (together > 1 ? 1 : kAlone) / kClock;
+    const auto all_tiles = static_cast<double>(passes * tiles);
     const bool ragged = p.columns_adjacent && c_.result.size[3] * element_ % kSectorBytes != 0;
-    const double shared = ragged ? passes * tiles * runs * kRaggedRun : 0;
-    const double memory = (static_cast<double>(problem_.bytes()) + brought + shared) / device_.bandwidth;
-    return 1e3 * (std::max(compute, memory) + kApart / together * std::min(compute, memory)) + kLaunchMs;
+    const double bytes = static_cast<double>(problem_.bytes()) + (ragged ? all_tiles * runs * kRaggedRun : 0) +
+                         busy * all_tiles * p.source_pixels * stages * p.units * kNarrowUnitBytes;
+    const double memory = bytes / device_.bandwidth;
+    return 1e3 * (std::max(compute, memory) + kOverlap / together * std::min(compute, memory)) + kLaunchMs;
   }
 
  private:
+  int64_t passes_of(const NarrowConvPlan& p) const { return int64_t{p.passes_h} * p.passes_m * problem_.groups; }
+  int64_t rows(const NarrowConvPlan& p) const {
+    return int64_t{p.all_heights ? h_.actives : std::min(h_.actives, 1)} * w_.actives * p.channels;
+  }
+
   // Tiles of up to `most` columns, of more in images of few rows; false if fewer would have made the same.
   bool choose_pixels(NarrowConvPlan& p, int most) const {
     const int pixels = kNarrowWarps / p.warps_m * 8 * narrow_pixel_tiles(p.row_tiles);
@@ -168,109 +159,88 @@ class Candidates {
     return true;
   }
 
-  // Columns are adjacent, and four of them never lie half inside the image.
-  bool takes_quads(const NarrowConvPlan& p) const {
-    return packs_four_columns(c_.source) && w_.geometry.source_step() == 1 && p.planes_w == 1 && p.tile.w % 4 == 0;
-  }
-
-  // Positions at which the phases of each row group have taps.
+  // each(positions at which the phases of a row group have taps)
   template <class Each>
   void each_row_group(const NarrowConvPlan& p, const Each& each) const {
-    const int group_rows = 16 * p.row_tiles;
-    const int rows = (p.all_heights ? h_.actives : std::min(h_.actives, 1)) * w_.actives * p.channels;
-    for (int first = 0; first < rows; first += group_rows) {
+    const int group_rows = 16 * p.row_tiles, all = static_cast<int>(rows(p));
+    int most_heights = 0;  // of a phase
+    for (int i = 0; i < h_.actives; ++i) {
+      most_heights = std::max(most_heights, count_bits(h_.positions[h_.active[i]]));
+    }
+    for (int first = 0; first < all; first += group_rows) {
       uint64_t used_h = 0, used_w = 0;
-      for (int i = first / p.channels; i <= (std::min(rows, first + group_rows) - 1) / p.channels; ++i) {
+      for (int i = first / p.channels; i <= (std::min(all, first + group_rows) - 1) / p.channels; ++i) {
         used_w |= w_.positions[w_.active[i % w_.actives]];
         if (p.all_heights) used_h |= h_.positions[h_.active[i / w_.actives]];
       }
-      each((p.all_heights ? count_bits(used_h) : most_heights_) * count_bits(used_w));
+      each((p.all_heights ? count_bits(used_h) : most_heights) * count_bits(used_w));
     }
-  }
-  int most_positions(const NarrowConvPlan& p) const {
-    int most = 1;
-    each_row_group(p, [&](int positions) { most = std::max(most, positions); });
-    return most;
   }
   // Of a chunk: those of the longest row group of each round.
   double steps_of_rounds(const NarrowConvPlan& p) const {
-    int group = 0, longest = 0;
-    double sum = 0;
+    int group = 0;
+    int64_t longest = 0, sum = 0;
     each_row_group(p, [&](int positions) {
-      longest = std::max(longest, static_cast<int>(ceil_div(positions * p.units, 2)));
+      longest = std::max(longest, ceil_div(positions * p.units, 2));
       if (++group % p.warps_m == 0 || group == p.row_groups) sum += longest, longest = 0;
     });
-    return sum;
+    return static_cast<double>(sum);
   }
 
+  // The most blocks of a multiprocessor, and the longest stages, that fit.
   bool choose_memory(NarrowConvPlan& p) const {
-    const int all_units = static_cast<int>(ceil_div(c_.source_channels, unit_));
-    const int64_t heights = p.all_heights ? h_.geometry.phases() : 1;
-    const int64_t line = p.tile.w * w_.geometry.phases();
-    int64_t stage = 0;
-    if (p.columns_adjacent) {  // channels start in different banks
-      p.stage_channel = static_cast<int>(round_up(p.tile.h * heights * line, 16 / element_) + 16 / element_);
-      stage = int64_t{p.tile.n} * p.channels * p.stage_channel;
-    } else {
-      p.stage_channel = p.channels;
-      stage = p.tile.n * p.tile.h * heights * line * p.channels;
-    }
-    stage = round_up(stage * element_, 16);
-    if (stage > kMultiprocessorShared) return false;
+    const int64_t lines = p.tile.h * (p.all_heights ? h_.geometry.phases() : 1);
+    const int64_t elements = lines * p.tile.w * w_.geometry.phases(), pack = 16 / element_;
+    p.stage_channel = p.columns_adjacent ? static_cast<int>(round_up(elements, pack) + pack) : p.channels;  // banks
+    const int64_t of_image = p.columns_adjacent ? int64_t{p.channels} * p.stage_channel : elements * p.channels;
+    const int64_t results = round_up(p.tile.n * of_image * element_, 16);
+    if (results > kMultiprocessorShared) return false;
     // Quads come by way of registers, so the next ones may be on their way while some are in use. Copies need a second
     // buffer for that, which pays where there is no second block to work meanwhile.
     struct Choice {
       int buffers, blocks;
     };
-    const bool copies = packs_along_channels(c_.source, c_.source_channels, unit_);
-    const bool again = p.row_groups > p.warps_m;  // the rows take several rounds, each of all chunks
-    std::vector<Choice> choices;
-    if (p.quads) choices = {{2, 2}, {2, 1}};
-    for (int blocks = narrow_blocks(p.row_tiles, p.parts, p.quads); blocks > 1; --blocks)
-      choices.push_back({1, blocks});
-    if (copies) choices.push_back({2, 1});
-    choices.push_back({1, 1});
-    for (const auto [buffers, blocks] : choices) {
-      const int64_t room = std::min(kMultiprocessorShared / blocks - 1024, device_.shared_bytes_per_block);
-      const auto fits = [&, buffers = buffers](int units) {
-        p.buffers = buffers;
-        p.units = units;
-        p.chunks = static_cast<int>(ceil_div(all_units, units));
-        p.steps = static_cast<int>(ceil_div(p.positions * units, 2));
-        const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
-        if (weights > room) return false;
-        const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kNarrowUnitBytes;
-        const int64_t all = stage_at + stage + 4 * narrow_tables(p, h_, w_).total;
-        if (all > room || p.steps >= 1 << 15) return false;
-        p.source_at = static_cast<int>(weights);
-        p.stage_at = static_cast<int>(stage_at);
-        p.tables_at = static_cast<int>(stage_at + stage);
-        p.shared_bytes = static_cast<int>(all);
-        return p.buffers == 1 || p.chunks == 1 || !again;
-      };
-      p.blocks_per_multiprocessor = blocks;
-      for (int chunks = 1; chunks <= all_units; chunks *= 2) {
-        int units = static_cast<int>(ceil_div(all_units, chunks));
-        if (chunks > 1) units = static_cast<int>(round_up(units, 2));
-        if (units < 2 && chunks > 1) break;
-        if (blocks > 1 && units < (p.quads ? 2 : 4) && chunks > 1) break;
-        if (fits(units)) return true;
-      }
+    const int most = narrow_blocks(p.row_tiles, p.parts, p.quads);
+    const Choice with_quads[] = {{2, 2}, {2, 1}, {1, most}, {1, 1}};
+    const Choice others[] = {{1, most}, {1, 2}, {copies_ ? 2 : 1, 1}, {1, 1}};
+    for (const auto [buffers, blocks] : p.quads ? with_quads : others) {
+      p.buffers = buffers, p.blocks_per_multiprocessor = blocks;
+      if (choose_stages(p, results)) return true;
+    }
+    return false;
+  }
+  bool choose_stages(NarrowConvPlan& p, int64_t results) const {
+    const int64_t most = kMultiprocessorShared / p.blocks_per_multiprocessor - 1024;
+    const int64_t room = std::min<int64_t>(most, device_.shared_bytes_per_block);
+    const int64_t all_units = ceil_div(c_.source_channels, unit_);
+    const int least = p.blocks_per_multiprocessor > 1 && !p.quads ? 4 : 2;  // units of one stage of several
+    for (int64_t chunks = 1; chunks <= all_units; chunks *= 2) {
+      p.units = static_cast<int>(chunks > 1 ? round_up(ceil_div(all_units, chunks), 2) : all_units);
+      if (chunks > 1 && p.units < least) return false;
+      p.chunks = static_cast<int>(ceil_div(all_units, p.units));
+      p.steps = static_cast<int>(ceil_div(p.positions * p.units, 2));
+      const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
+      const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kNarrowUnitBytes;
+      if (weights > room || stage_at + results > room || p.steps >= 1 << 15) continue;
+      p.source_at = static_cast<int>(weights);
+      p.stage_at = static_cast<int>(stage_at);
+      p.tables_at = static_cast<int>(stage_at + results);
+      p.shared_bytes = p.tables_at + 4 * narrow_tables(p, h_, w_).total;
+      // Rows that take several rounds, each of all chunks, have one buffer.
+      if (p.shared_bytes <= room) return p.buffers == 1 || p.chunks == 1 || p.row_groups <= p.warps_m;
     }
     return false;
   }
 
   void choose_blocks(NarrowConvPlan& p) const {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
-    const int64_t passes = int64_t{p.passes_h} * p.passes_m * problem_.groups;
     const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
     // As many as run at once, twice that where passes differ in their taps. Passes that only store end sooner than
     // others, and overlap with them: then more, so that all multiprocessors have their share of both.
-    const bool some_idle = p.passes_h > 1 && h_.actives < p.passes_h;
-    const int64_t rounds = some_idle ? kIdleRounds : p.passes_h > 1 ? 2 : 1;
-    const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes, 1, tiles);
+    const int64_t rounds = p.passes_h == 1 ? 1 : h_.actives < p.passes_h ? kIdleRounds : 2;
+    const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes_of(p), 1, tiles);
     p.tile_blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, wanted)));
-    p.blocks = passes * p.tile_blocks;
+    p.blocks = passes_of(p) * p.tile_blocks;
   }
 
   const Problem& problem_;
@@ -279,7 +249,7 @@ class Candidates {
   const NarrowAxis& h_;
   const NarrowAxis& w_;
   int element_, unit_;
-  int most_heights_ = 0;  // positions of a phase of the height
+  bool copies_;  // channels are adjacent
 };
 
 }  // namespace

@@ -18,17 +18,6 @@ std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& devic
 std::string describe(const NarrowConvPlan& plan, DType dtype);
 std::string describe_launch(const NarrowConvPlan& plan);
 
-// One axis as the kernel walks it.
-struct NarrowAxis {
-  AxisGeometry geometry;
-  int origin = 0;                          // smallest shift
-  int shifts = 1;                          // from the smallest to the largest
-  uint64_t planes = 0;                     // those with taps
-  int plane_count = 0;
-  uint64_t positions[kNarrowMaxPhases]{};  // of a phase: bit slot of the plane * shifts + shift - origin
-  uint8_t active[kNarrowMaxPhases]{};      // phases with taps
-  int actives = 0;
-};
 // Nothing if it has more phases, planes or positions than the kernel's tables hold.
 std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis);
 
