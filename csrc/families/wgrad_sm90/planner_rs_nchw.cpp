@@ -6,37 +6,26 @@
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
 #include "families/registry.h"
-#include "families/wgrad_sm90/planner_tma_nhwc.h"
-#include "planner/cost_model.h"
+#include "families/wgrad_sm90/planner.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
 namespace {
 
 constexpr int kRows = kHopperWeightTileM;  // of operand A
-constexpr int kMostTap = 128;  // of a row of the kernel
-constexpr int kMostColumns = 256;  // of a box of grad_output
-constexpr int kMostStages = 8, kLeastStages = 2;
-// Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
-// beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
-constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
+constexpr int kMostTap = 128;              // of a row of the kernel
+constexpr int kMostColumns = 256;          // of a box of grad_output
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200.
-constexpr double kClockHopper = 1.85e9;
-constexpr double kColumn = 1.23;     // of an instruction, for each 2 of wgmma's N
-constexpr double kProductCost = 3;   // of an instruction besides
-constexpr double kSharedBytes = 103;  // of shared memory, in a cycle
-constexpr double kHalves = 2.9;      // times the shared memory of operand A, in pairs of 16-bit elements
-constexpr double kConflicts = 0.3;   // more of it, for each step of the stride
-constexpr double kCopyBytes = 45;    // of tensor copies, in a cycle
-constexpr double kLatency = 2000;    // of a step: brought, multiplied
-constexpr double kSplitShare = 5.8;  // three TF32 products, added up outside of the tensor cores
-constexpr double kSplitBytes = 6;    // of the input, whose low parts are written, in a cycle
-constexpr double kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
-constexpr double kShortRun = 1;      // steps' worth of what a run's first rows do not share with others
-constexpr double kBlockCost = 6000;
-constexpr double kBandwidth = 0.9;   // of the device's, that copies of lines reach
-constexpr double kLaunchMs = 8e-3, kAddMsPerByte = 0.6e-9;
+// Cycles on an H200.
+constexpr int kSharedBytes = 103;     // of shared memory in a cycle
+constexpr int kGatherBytes = 2048;    // of operand A, for an instruction
+constexpr double kHalves = 2.9;       // times as much where lanes gather pairs of 16-bit elements
+constexpr double kConflicts = 0.3;    // more bank conflicts with each step of the stride
+constexpr int kLatency = 2000;        // of a step: brought, multiplied
+constexpr int kSplitBytes = 6;        // of the input, whose low parts are written, in a cycle
+constexpr int kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
+constexpr int kGatherCycles[2] = {8, 18};  // of operand A into registers, for an instruction; with low parts
+constexpr int kFirstRows = 6000;  // of a block: tables, first copies, results as single elements
 
 // Every how many channels of grad_output begin alike, counted in 16 bytes.
 int channel_kinds(const Problem& problem) {
@@ -124,10 +113,10 @@ class Candidates {
   int64_t workspace_bytes(const HopperWeightLinesPlan& p) const { return p.splits * partial_bytes(p); }
 
   double estimate_ms(const HopperWeightLinesPlan& p) const {
-    const double cycles = all_cycles(p, step_cycles(p));
-    const double memory = static_cast<double>(problem_.bytes()) / (kBandwidth * device_.bandwidth);
-    return 1e3 * std::max(cycles / kClockHopper, memory) + kLaunchMs +
-           kAddMsPerByte * static_cast<double>(workspace_bytes(p));
+    const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
+    const double steps = static_cast<double>(ceil_div(p.all_runs, p.splits)) * p.run;
+    return weight_ms(device_, waves * (steps * step_cycles(p) + kFirstRows), static_cast<double>(problem_.bytes()),
+                     workspace_bytes(p));
   }
 
  private:
@@ -187,14 +176,12 @@ class Candidates {
     const int64_t bytes = std::max<int64_t>(p.y_at + static_cast<int64_t>(p.rows) * p.y_row_bytes,
                                             (p.parts - 1) * input + p.tile.n * kHopperRowBytes);
     const int64_t stage = round_up(bytes, 1024);
-    constexpr int kBarriers = 24;  // bytes of a stage
-    p.stages = static_cast<int>(
-        std::min<int64_t>(kMostStages, (device_.shared_bytes_per_block - kBarriers * kMostStages) / stage));
-    if (p.stages < kLeastStages) return false;
+    const StageRing ring = stage_ring(device_, stage);
     p.stage_bytes = static_cast<int>(stage);
-    p.barriers_at = p.stages * p.stage_bytes;
-    p.shared_bytes = p.barriers_at + kBarriers * p.stages;
-    return true;
+    p.stages = ring.stages;
+    p.barriers_at = ring.barriers_at;
+    p.shared_bytes = ring.shared_bytes;
+    return p.stages > 0;
   }
 
   double step_cycles(const HopperWeightLinesPlan& p) const {
@@ -204,54 +191,41 @@ class Candidates {
       busy += p.spread * static_cast<int>(ceil_div(std::min(p.block_taps, w_.kernel - first), taps));
     }
     const double products = static_cast<double>(kHopperRowBytes) / 32 * p.tile.taps * busy / p.tap_groups;
-    const double tensor = products * (kColumn * p.tile.n / 2 + kProductCost) * (p.parts == 2 ? kSplitShare : 1);
+    const double product = wgmma_cycles(p.tile.n) + kGatherCycles[p.parts - 1];
+    const double tensor = products * product * (p.parts == 2 ? kSplitProducts : 1);
     const double conflicts = (element_ == 2 ? kHalves : 1) * (1 + kConflicts * (std::min(w_.stride, 8) - 1));
-    const double shared = (products * (2048 * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32.0) + p.stage_bytes) /
+    const double shared = (products * (kGatherBytes * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32.0) +
+                           p.stage_bytes) /
                           kSharedBytes;
-    const double copies = p.stage_bytes / kCopyBytes;
     const double split = p.parts == 2 ? p.block_rows * p.block_m * kHopperRowBytes / kSplitBytes : 0;
-    return std::max({tensor, shared, copies, split, kLatency / (p.stages - 1)}) + kStepCost +
+    return overlapped({tensor, shared, split, static_cast<double>(kLatency) / (p.stages - 1)}) + kStepCost +
            (p.rows == 2 ? kSecondRow : 0);
   }
 
-  // Of the block that has most to do, in all waves.
-  double all_cycles(const HopperWeightLinesPlan& p, double step) const {
-    const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
-    const double steps = static_cast<double>(ceil_div(p.all_runs, p.splits)) * p.run;
-    return waves * (steps * step + kBlockCost);
-  }
-
-  // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, and runs
-  // that divide evenly among them.
+  // A split takes whole runs.
   bool choose_splits(HopperWeightLinesPlan& p) const {
     const int64_t tiles = static_cast<int64_t>(p.tap_groups) * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
     const int64_t columns = p.tiles_w * problem_.batch;  // of tiles
-    if (columns * p.tiles_h >= 1 << 30) return false;
-    const int64_t most_steps = std::max<int64_t>(1, (element_ == 2 ? kMostPixels16Bit
-                                                     : parts_ == 1 ? kMostPixelsTf32
-                                                                   : kMostPixelsSplit) /
-                                                        (p.rows * p.columns));
-    const int64_t most_splits = kWorkspaceLimit / partial_bytes(p);
-    const double step = step_cycles(p);
+    if (columns * p.tiles_h >= 1 << 30 || partial_bytes(p) > kWorkspaceLimit) return false;
+    const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / (p.rows * p.columns));
     HopperWeightLinesPlan best;
     double best_ms = 0;
-    for (const int run : {8, 16, 32, 64, 128, 256}) {
-      if (run > 8 && run >= 2 * p.tiles_h) break;
+    for (int run = 8; run <= 256 && (run == 8 || run < 2 * p.tiles_h); run *= 2) {
       p.runs = static_cast<int>(ceil_div(p.tiles_h, run));
       p.run = static_cast<int>(ceil_div(p.tiles_h, p.runs));
       p.all_runs = static_cast<int>(columns * p.runs);
-      const int64_t least = ceil_div(p.all_runs, std::max<int64_t>(1, most_steps / p.run));
-      const int64_t most = std::min<int64_t>(p.all_runs, most_splits);
-      if (p.run > most_steps || least > most || tiles * most > INT32_MAX / 16) continue;
-      for (int64_t waves = 1; waves <= 8; ++waves) {  // the splits that just fill a number of waves
-        p.splits = static_cast<int>(std::clamp(waves * device_.multiprocessors / tiles, least, most));
+      if (p.run > most_steps) continue;
+      const SplitLimits limits{tiles, p.all_runs, most_splits(partial_bytes(p)), most_steps / p.run};
+      deconv::choose_splits(limits, device_.multiprocessors, 8, [&](const SplitK& split) {
+        p.splits = split.splits;
         p.blocks = tiles * p.splits;
-        const double ms = 1e3 * all_cycles(p, step * (1 + kShortRun / p.run)) / kClockHopper +
-                          kAddMsPerByte * static_cast<double>(workspace_bytes(p));
-        if (best_ms > 0 && ms >= best_ms) continue;
-        best = p;
-        best_ms = ms;
-      }
+        const double ms = estimate_ms(p);
+        if (best_ms == 0 || ms < best_ms) {
+          best = p;
+          best_ms = ms;
+        }
+        return ms;
+      });
     }
     if (best_ms > 0) p = best;
     return best_ms > 0;

@@ -1,0 +1,59 @@
+// What the planners of all three wgmma kernels of grad_weight share: the ring of stages, splits, the estimate.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <numeric>
+
+#include "families/registry.h"
+#include "planner/cost_model.h"
+#include "planner/split_k.h"
+
+namespace deconv {
+
+// Tensor cores truncate their running sum instead of rounding it; a split's sum stays so short that this does not show
+// beside the rounding of the operands. Three TF32 products carry their sums out of the tensor cores at every stage.
+inline int64_t most_split_pixels(const Problem& problem) {
+  if (element_size(problem.dtype) == 2) return 1 << 16;
+  return problem.allow_tf32 ? 1 << 15 : 1 << 30;
+}
+
+// Stages of so many bytes that fit into shared memory, with their barriers. 0: fewer than two.
+struct StageRing {
+  int stages, barriers_at, shared_bytes;
+};
+inline StageRing stage_ring(const Device& device, int64_t stage_bytes) {
+  constexpr int kMostStages = 8, kBarriers = 24;  // bytes of a stage
+  const int64_t stages = std::min<int64_t>(kMostStages,
+                                           (device.shared_bytes_per_block - kBarriers * kMostStages) / stage_bytes);
+  if (stages < 2) return {0, 0, 0};
+  const int bytes = static_cast<int>(stages * stage_bytes);
+  return {static_cast<int>(stages), bytes, bytes + kBarriers * static_cast<int>(stages)};
+}
+
+inline int64_t most_splits(int64_t partial_bytes) { return std::max<int64_t>(1, kWorkspaceLimit / partial_bytes); }
+
+// Costs on an H200, fitted to 542 settings of results/h200.csv.
+// Cycles of wgmma for an m64nNk instruction of 32 bytes of k: N/2 by the data sheet, and the share of it reached.
+constexpr double wgmma_cycles(int n) {
+  constexpr double kShareOfPeak = 0.93;
+  return n / (2 * kShareOfPeak);
+}
+inline constexpr double kSplitProducts = 4.7;  // times a TF32 product: three, added up outside of the tensor cores
+inline constexpr double kBlockCycles = 1500;   // to start and end a block's work
+inline constexpr double kShareOfBandwidth = 0.95;  // of the device copy's
+// Of what overlaps the longest counts, and some of all: what hides still delays.
+inline double overlapped(std::initializer_list<double> cycles) {
+  constexpr double kHidden = 1 / 32.0;
+  return std::max(cycles) + kHidden * std::accumulate(cycles.begin(), cycles.end(), 0.0);
+}
+// bytes: of the operands. sums_bytes: of all splits.
+inline double weight_ms(const Device& device, double cycles, double bytes, int64_t sums_bytes) {
+  constexpr double kLaunchMs = 3.4e-3, kAddLaunchMs = 1.3e-3, kAddMsPerByte = 0.6e-9;
+  const double memory = bytes / (kShareOfBandwidth * device.bandwidth);
+  const double added = sums_bytes > 0 ? kAddLaunchMs + kAddMsPerByte * static_cast<double>(sums_bytes) : 0;
+  return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + added;
+}
+
+}  // namespace deconv
