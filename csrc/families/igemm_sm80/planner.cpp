@@ -21,30 +21,21 @@ constexpr int64_t kMostPadding = 2;
 constexpr int kReservedShared = 1024;  // of a block, for the system
 
 // Cycles of a multiprocessor, fitted to 970 timings of all tiles of 26 layers on an H200, in bfloat16 and TF32.
-constexpr double kShareOfPeak[2] = {0.91, 0.67};  // of the tensor cores' rate, within a turn; of three TF32 products
-constexpr double kRagged = 1.06;  // where 8 pixels do not lie in one line, and share banks
-// Times as much for products where a warp has two rows of 16 channels, for pixels are loaded more often: of 16 bits, of
-// TF32, of three TF32 products (not fitted); where a block has 256 channels, for weights are.
-constexpr double kTwoRows[3] = {1.35, 1.55, 1.2}, kManyChannels = 1.18;
-constexpr double kTurnCost = 30;  // of a turn besides: the barrier, the weights, the walk over taps
-constexpr double kHaloCost = 100;  // of a halo: the walk over halos
-constexpr double kItemCost = 700, kBlockCost = 500;
-constexpr int kMostItems = 32;  // of a block
-constexpr int kMostRounds = 8;  // whose number of blocks is chosen exactly
-constexpr int kLeastWidth = 4;  // of a tile that could be wider
-constexpr double kFirstItem = 0.2;  // of an item's time: what a block's beginning costs
-constexpr double kRowCost[3] = {1.5, 3.5, 28.0};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
-// Of what two blocks get from a multiprocessor, what one gets, and three.
-constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;
-// Of an element of the result: whose phases are stored together; of 16 bits that are stored alone; in parts of lines
-// that are not whole sectors.
-constexpr double kTogetherCost = 0.04, kAloneCost = 0.27, kRaggedLineCost = 0.22;
-constexpr double kUnroundedCost = 0.97;  // times as much for products of TF32 where pixels were rounded before
-// Sectors read for one that is written in part: where another phase writes the rest, where a neighbouring tile does.
-constexpr double kReadOfPhase = 2, kReadOfTile = 0.5;
+constexpr double kShareOfPeak[2] = {0.91, 0.67};  // of the tensor cores' rate; with three TF32 products
+constexpr double kTwoRows = 1.4;        // times as much where a warp has two rows of 16 channels and reloads pixels
+constexpr double kManyChannels = 1.18;  // times as much where a block has 256 channels and reloads weights
+constexpr double kRagged = 1.06;  // times as much where 8 pixels do not lie in one line, and share banks
+constexpr int kTurnCost = 30;      // of a band and tap besides: the barrier, the weights
+constexpr double kRowCost[3] = {1.5, 3.5, 28};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
+constexpr double kOneBlock = 0.67, kThreeBlocks = 1.28;  // of the speed of two blocks of a multiprocessor
+constexpr double kElementCost = 0.25;   // of an element that leaves alone, or in lines of partial sectors
+constexpr int kItemCost = 700, kBlockCost = 500;
+constexpr double kFirstItem = 0.2;      // of an item's time: what a block's beginning costs
+constexpr int kMostItems = 32;          // of a block
+constexpr int kMostRounds = 8;          // whose number of blocks is chosen exactly
+constexpr int kLeastWidth = 4;          // of a tile that could be wider
 constexpr double kLaunchMs = 6e-3, kLaterLaunchMs = 3e-3;  // of the first kernel, of those that start early after it
-// Over its bytes, at the speed of a device copy; of results whose channels do not begin with sectors, and that do.
-constexpr double kRepackPasses = 2.5, kUnpackPasses[2] = {2.8, 2.3};
+constexpr double kRewritePasses = 2.5;  // over the bytes of a repacked source or unpacked result
 constexpr double kPackMsPerByte = 0.5e-9;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -228,7 +219,7 @@ class Candidates {
     const auto consider = [&](int64_t least) {
       const int64_t count = round_up(least, int64_t{p.together});
       const int64_t rounds = ceil_div(ceil_div(p.items, count) * columns, at_once);
-      const double cost = static_cast<double>(rounds) * (items_cost(p, static_cast<int>(count)) + kFirstItem);
+      const double cost = static_cast<double>(rounds) * (static_cast<double>(count) + kFirstItem);
       if (best > 0 && cost >= best) return;
       best = cost;
       set_runs(p, static_cast<int>(count));
@@ -241,36 +232,23 @@ class Candidates {
     }
   }
 
-  // Of so many items, in items of average taps, for the block that has most.
-  double items_cost(const MmaConvPlan& p, int count) const {
-    const int phases = p.phases_h * p.phases_w, rest = count % phases;
-    const double fullest = static_cast<double>(p.slots_h) * p.slots_w * phases /
-                           (static_cast<double>(h_.kernel) * w_.kernel);
-    return count + std::min(rest, 1) * std::max(0.0, fullest - 1);
-  }
-
   double estimate_ms(const MmaConvPlan& p) const {
     const bool is_float = element_ == 4;
     // Of one block, on average.
     const double taps = static_cast<double>(h_.kernel) * w_.kernel / (p.phases_h * p.phases_w);
     const double turns = taps * p.bands;
     const double rate = mma_tensor_rate(device_.capability) * kShareOfPeak[p.split] / (p.split ? 3 : 1);
-    const double few_rows = p.tile.rows == 2 ? kTwoRows[p.split ? 2 : is_float ? 1 : 0] : 1;
-    const double rounding = is_float && !p.split && p.repack ? kUnroundedCost : 1;
-    const double products = (p.pixels.w % 8 == 0 ? 1 : kRagged) * few_rows * (p.tile.warps_m == 4 ? kManyChannels : 1) *
-                            rounding * 2.0 * p.tile.channels() * p.tile.pixels() * (kMmaBandBytes / 2) / rate;
+    const double reloads = (p.tile.rows == 2 ? kTwoRows : 1) * (p.tile.warps_m == 4 ? kManyChannels : 1);
+    const double ragged = p.pixels.w % 8 == 0 ? 1 : kRagged;
+    const double products = ragged * reloads * p.tile.channels() * p.tile.pixels() * kMmaBandBytes / rate;
     const double of_phases = p.keep_halos ? 1.0 / (p.phases_h * p.phases_w) : std::min(1.0, taps);  // that bring halos
     const double rows = static_cast<double>(p.halo.n) * p.halo.h * p.halo.w * of_phases * p.bands * p.planes_h *
                         p.planes_w;
     const double row_cost = kRowCost[vector_source_ || p.repack ? 0 : is_float ? 1 : 2];
-    const double results = 1.0 * p.tile.channels() * p.tile.pixels();
-    const double halos = of_phases * p.chunks * p.planes_h * p.planes_w;
-    const double ragged = whole_lines() || holds_lines(p) ? 0 : kRaggedLineCost;
-    const double store = channels_adjacent(p)                           ? 0
-                         : p.together > 1                               ? kTogetherCost + ragged
-                         : !is_float && !mma_vector_result(problem_, p) ? kAloneCost
-                                                                        : ragged;
-    const double work = turns * (products + kTurnCost) + halos * kHaloCost + rows * row_cost + results * store +
+    const bool leaves_alone = (!whole_lines() && !holds_lines(p)) ||
+                              (!is_float && p.together == 1 && !mma_vector_result(problem_, p));
+    const double store = channels_adjacent(p) || !leaves_alone ? 0 : kElementCost;
+    const double work = turns * (products + kTurnCost) + rows * row_cost + store * p.tile.channels() * p.tile.pixels() +
                         kItemCost;
     const double rounds = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
     const double blocks = std::min<double>(rounds, resident(p));  // at once
@@ -278,13 +256,11 @@ class Candidates {
     const double stores = result_traffic(p) / device_.bandwidth;
     const double others = static_cast<double>(problem_.bytes() - c_.result.numel() * element_) / device_.bandwidth;
     const double slices = static_cast<double>(ceil_div(problem_.batch, p.slice));
-    const double repacked = slices *
-                            (kRepackPasses * static_cast<double>(p.repacked_bytes) +
-                             kUnpackPasses[is_whole(c_.result.stride[1])] * static_cast<double>(p.unpacked_bytes));
+    const double rewritten = slices * kRewritePasses * static_cast<double>(p.repacked_bytes + p.unpacked_bytes);
     const double later_launches = slices * (p.unpack ? 2 : 1) - 1;
-    const double cycles = slices * rounds * (items_cost(p, p.items_per_block) * work + kBlockCost) / share;
+    const double cycles = slices * rounds * (p.items_per_block * work + kBlockCost) / share;
     return 1e3 * (std::max(cycles / kClock, others) + stores) + kLaunchMs + later_launches * kLaterLaunchMs +
-           kPackMsPerByte * static_cast<double>(p.packed_bytes) + 1e3 * repacked / device_.bandwidth;
+           kPackMsPerByte * static_cast<double>(p.packed_bytes) + 1e3 * rewritten / device_.bandwidth;
   }
 
   // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
@@ -296,10 +272,10 @@ class Candidates {
     double sectors = line * apart / kSectorBytes, read = 0;
     if (apart > 1) {
       sectors = std::min(sectors + 1, static_cast<double>(p.pixels.w));
-      read = kReadOfPhase * sectors;
+      read = 2 * sectors;  // before each of the two or more phases writes its part
     } else if (!(is_whole(p.pixels.w * p.together) && whole_lines())) {
       sectors += 1;
-      read = kReadOfTile * std::min(2.0, sectors);
+      read = std::min(2.0, sectors);
     }
     return bytes / line * kSectorBytes * (sectors + read);
   }

@@ -9,6 +9,7 @@
 #include "families/registry.h"
 #include "lowerings/repack.h"
 #include "planner/cost_model.h"
+#include "planner/split_k.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
@@ -17,27 +18,16 @@ namespace {
 constexpr int kMostTaps = 12;  // of a group along one axis
 constexpr int kMostChunks = 12;
 constexpr int kStepPixels[] = {32, 64, 128};  // at most
-constexpr int kLeastWidth = 4;  // of a tile that could be wider
+constexpr int kLeastWidth = 4;                // of a tile that could be wider
 constexpr int64_t kMostCoordinate = 1 << 30;
 constexpr int kReservedShared = 1024;  // of a block, for the system
-constexpr int64_t kAlignment = 256;  // of the parts of the workspace
-// As in the Hopper family: tensor cores cut their running sum off, so a split's sum stays short.
-constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15;
 
-// Cycles of a multiprocessor: the conv kernels' constants (plan_mma.cpp) where the work is alike, else estimated.
-constexpr double kShareOfPeak = 0.4, kShareOfWarp = 0.03;  // of the tensor cores' rate: 0.64 with 8 warps
-constexpr double kMostShare = 0.76;
-constexpr double kPieceCost[3] = {0.75, 1.5, 7.0};  // of 16 bytes: at once; float32; registers
-constexpr double kStepCost = 150, kBlockCost = 4000, kSumCost = 0.15;  // kSumCost: of a result in its block
-constexpr double kStepLatency = 1000;  // of a step at least, for what is on its way
-constexpr double kSplitShare = 3.3;  // three TF32 products, their operands split on the way
-constexpr double kLaunchMs = 6e-3, kAddMs = 3e-3, kAddMsPerByte = 0.35e-9;
-
-struct Facts {
-  int element;
-  bool split;
-  bool x_vector, y_vector;  // packs of 16 bytes along the channels
-};
+// Cycles of a multiprocessor of an H200.
+constexpr double kShareOfPeak = 0.4, kShareOfWarp = 0.03, kMostShare = 0.76;  // of mma.sync's rate, by resident warps
+constexpr double kPieceCost[3] = {0.75, 1.5, 7};  // of staging 16 bytes: at once; float32; through registers
+constexpr int kStepCost = 150, kBlockCost = 4000;
+constexpr int kSplitProducts = 3;  // of TF32 parts
+constexpr double kLaunchMs = 6e-3;
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
@@ -64,19 +54,23 @@ std::vector<int> tap_groups(const Axis& axis) {
 
 class Candidates {
  public:
+  // repack: kernels before rewrite what does not lie in packs of 16 bytes along the channels.
   Candidates(const Problem& problem, const Device& device, bool repack)
-      : problem_(problem), device_(device), h_(problem.axis[0]), w_(problem.axis[1]) {
-    const int64_t element = element_size(problem.dtype);
-    const auto vector = [&](const Tensor4& tensor, int64_t channels) {
-      return packs_along_channels(tensor, channels, 16 / element);
+      : problem_(problem),
+        device_(device),
+        h_(problem.axis[0]),
+        w_(problem.axis[1]),
+        element_(static_cast<int>(element_size(problem.dtype))),
+        split_(problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
+    const auto lies_packed = [&](const Tensor4& tensor, int64_t channels) {
+      return packs_along_channels(tensor, channels, 16 / element_);
     };
-    facts_ = {static_cast<int>(element), problem.dtype == DType::kFloat32 && !problem.allow_tf32,
-              vector(problem.x, problem.in_channels_per_group()), vector(problem.y, problem.out_channels_per_group())};
-    if (repack) {
-      repack_x_ = !facts_.x_vector;
-      repack_y_ = !facts_.y_vector;
-      facts_.x_vector = facts_.y_vector = true;
-    }
+    const bool x = lies_packed(problem.x, problem.in_channels_per_group());
+    const bool y = lies_packed(problem.y, problem.out_channels_per_group());
+    repack_x_ = repack && !x;
+    repack_y_ = repack && !y;
+    x_vector_ = repack || x;
+    y_vector_ = repack || y;
   }
 
   // Whether an operand is rewritten at all, and what is has room.
@@ -105,10 +99,10 @@ class Candidates {
             for (const int taps_w : tap_groups(w_)) {
               const int units = taps_h * taps_w * chunks_n;
               const int warps_n = static_cast<int>(ceil_div(units, tile.units));
-              if (warps_m * warps_n > mma_weight_warps(tile, facts_.split)) continue;
+              if (warps_m * warps_n > mma_weight_warps(tile, split_)) continue;
               MmaWeightPlan p;
               p.tile = tile;
-              p.split = facts_.split;
+              p.split = split_;
               p.warps_m = warps_m;
               p.warps_n = warps_n;
               p.chunks_n = chunks_n;
@@ -120,41 +114,32 @@ class Candidates {
         }
       }
     };
-    if (facts_.split) {
+    if (split_) {
       for (const MmaWeightTile tile : kMmaWeightTilesSplit) consider(tile);
     } else {
       for (const MmaWeightTile tile : kMmaWeightTiles) consider(tile);
     }
   }
 
-  // As many splits as are estimated best; nothing if their sums need more than the workspace.
-  std::optional<Plan> with_splits(const MmaWeightPlan& p) const {
-    const int64_t tiles = p.blocks;
-    const int64_t most_pixels = facts_.element == 2 ? kMostPixels16Bit : kMostPixelsTf32;
-    const int64_t most_steps = p.split ? p.steps : std::max<int64_t>(1, most_pixels / p.step_pixels);
-    const int64_t least = ceil_div(p.steps, most_steps);
-    const int64_t most = std::min(p.steps, std::max<int64_t>(1, kWorkspaceLimit / partial_bytes(p)));
-    if (least > most || tiles * most > INT32_MAX / 16) return std::nullopt;
-    std::optional<Plan> best;
-    const int64_t at_once = static_cast<int64_t>(device_.multiprocessors) * resident(p);
-    int64_t last = 0;
-    for (const int64_t blocks : {int64_t{device_.multiprocessors}, at_once, 2 * at_once, 3 * at_once, 4 * at_once}) {
-      MmaWeightPlan q = p;
-      q.steps_per_split = ceil_div(p.steps, std::clamp(blocks / tiles, least, most));
-      q.splits = static_cast<int>(ceil_div(p.steps, q.steps_per_split));
-      if (q.splits == last) continue;
-      last = q.splits;
-      q.blocks = tiles * q.splits;
-      const double ms = estimate_ms(q);
-      if (!best || ms < best->estimate_ms) best = Plan{q, 0, ms};
-    }
-    MmaWeightPlan& q = std::get<MmaWeightPlan>(best->tile);
-    q.repack_x = repack_x_;
-    q.repack_y = repack_y_;
-    q.repacked_x_at = q.splits > 1 ? round_up(q.splits * partial_bytes(q), kAlignment) : 0;
-    q.repacked_y_at = round_up(q.repacked_x_at + x_bytes(), kAlignment);
-    best->workspace_bytes = has_repack() ? q.repacked_y_at + y_bytes() : q.splits > 1 ? q.splits * partial_bytes(q) : 0;
-    return best;
+  // The plan with the splits that are estimated best; nothing if their sums need more than the workspace.
+  std::optional<Plan> with_splits(MmaWeightPlan p) const {
+    const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / p.step_pixels);
+    const SplitLimits limits{p.blocks, p.steps, std::max<int64_t>(1, kWorkspaceLimit / partial_bytes(p)), most_steps};
+    const auto set = [&](const SplitK& split) {
+      p.steps_per_split = split.steps_per_split;
+      p.splits = split.splits;
+      p.blocks = limits.tiles * p.splits;
+      return estimate_ms(p);
+    };
+    const std::optional<SplitK> split = choose_splits(limits, device_.multiprocessors * resident(p), 4, set);
+    if (!split) return std::nullopt;
+    const double ms = set(*split);
+    const int64_t sums = sums_bytes(p);
+    p.repack_x = repack_x_;
+    p.repack_y = repack_y_;
+    p.repacked_x_at = round_up(sums, kWorkspaceRoom);
+    p.repacked_y_at = round_up(p.repacked_x_at + x_bytes(), kWorkspaceRoom);
+    return Plan{p, has_repack() ? p.repacked_y_at + y_bytes() : sums, ms};
   }
 
  private:
@@ -212,11 +197,11 @@ class Candidates {
     const int64_t rows = p.pixels.n * lines(h_, p.taps_h, p.pixels.h) * lines(w_, p.taps_w, p.pixels.w);
     // Eight elements more than the channels: an odd number of 16 (float32: 32) bytes, so neighbouring pixels begin in
     // different banks.
-    p.x_pitch = (p.channels_m() + 8) * facts_.element;
-    p.y_pitch = (p.channels_n() + 8) * facts_.element;
+    p.x_pitch = (p.channels_m() + 8) * element_;
+    p.y_pitch = (p.channels_n() + 8) * element_;
     if (rows * p.y_pitch > device_.shared_bytes_per_block) return false;
     p.y_rows = static_cast<int>(rows);
-    p.step_pixels = static_cast<int>(round_up(pixels, 32 / facts_.element));
+    p.step_pixels = static_cast<int>(round_up(pixels, 32 / element_));
     p.y_at = p.step_pixels * p.x_pitch;
     p.slot_bytes = p.y_at + p.y_rows * p.y_pitch;
     p.x_places_at = kMmaWeightSlots * p.slot_bytes;
@@ -236,41 +221,39 @@ class Candidates {
     return 4 * problem_.groups * h_.kernel * w_.kernel * p.blocks_m * p.channels_m() * p.blocks_n * p.channels_n();
   }
 
+  int64_t sums_bytes(const MmaWeightPlan& p) const { return p.splits > 1 ? p.splits * partial_bytes(p) : 0; }
+
   // Cycles of a step: to stage the operands, to multiply.
-  double piece_cost(bool vector) const { return kPieceCost[vector ? 0 : facts_.element == 4 ? 1 : 2]; }
+  double piece_cost(bool vector) const { return kPieceCost[vector ? 0 : element_ == 4 ? 1 : 2]; }
   double x_cost(const MmaWeightPlan& p) const {
-    return p.step_pixels * p.channels_m() * facts_.element / 16.0 * piece_cost(facts_.x_vector);
+    return p.step_pixels * p.channels_m() * element_ / 16.0 * piece_cost(x_vector_);
   }
   double y_cost(const MmaWeightPlan& p) const {
-    return p.y_rows * p.channels_n() * facts_.element / 16.0 * piece_cost(facts_.y_vector);
+    return p.y_rows * p.channels_n() * element_ / 16.0 * piece_cost(y_vector_);
   }
   double products(const MmaWeightPlan& p) const {
     const double sums = static_cast<double>(p.warps()) * p.tile.channels() * 16 * p.tile.units;
-    return 2 * sums * p.step_pixels * facts_.element / 2 / mma_tensor_rate(device_.capability) *
-           (p.split ? kSplitShare : 1);
+    return 2 * sums * p.step_pixels * element_ / 2 / mma_tensor_rate(device_.capability) *
+           (p.split ? kSplitProducts : 1);
   }
 
   double estimate_ms(const MmaWeightPlan& p) const {
     const double blocks = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
-    const double together = std::min(blocks, static_cast<double>(resident(p)));
-    const double warps = together * p.warps();
+    const double warps = std::min(blocks, static_cast<double>(resident(p))) * p.warps();
     const double share = std::min(kMostShare, kShareOfPeak + kShareOfWarp * warps);
     const double uneven = std::ceil(warps / 4) * 4 / warps;  // warps of the four schedulers
-    const double work = uneven * products(p) / share + x_cost(p) + y_cost(p) + kStepCost;
-    const double step = std::max(work, kStepLatency / together);
-    const double sums = static_cast<double>(p.warps()) * p.tile.channels() * 16 * p.tile.units;
-    const double cycles = blocks * (static_cast<double>(p.steps_per_split) * step + kBlockCost + kSumCost * sums);
+    const double step = uneven * products(p) / share + x_cost(p) + y_cost(p) + kStepCost;
+    const double cycles = blocks * (static_cast<double>(p.steps_per_split) * step + kBlockCost);
     const double memory = static_cast<double>(problem_.bytes()) / device_.bandwidth;
-    const double added = p.splits > 1 ? kAddMs + kAddMsPerByte * static_cast<double>(p.splits * partial_bytes(p)) : 0;
     const double before = repack_operands_ms(problem_, repack_x_, repack_y_, x_bytes(), y_bytes());
-    return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + added + before;
+    return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + add_splits_ms(sums_bytes(p)) + before;
   }
 
   const Problem& problem_;
   const Device& device_;
   const Axis &h_, &w_;
-  Facts facts_;
-  bool repack_x_ = false, repack_y_ = false;
+  int element_;
+  bool split_, repack_x_, repack_y_, x_vector_, y_vector_;
 };
 
 }  // namespace

@@ -12,13 +12,6 @@
 
 namespace deconv {
 
-// Tensor cores truncate their running sum instead of rounding it; a split's sum stays so short that this does not show
-// beside the rounding of the operands. Three TF32 products carry their sums out of the tensor cores at every stage.
-inline int64_t most_split_pixels(const Problem& problem) {
-  if (element_size(problem.dtype) == 2) return 1 << 16;
-  return problem.allow_tf32 ? 1 << 15 : 1 << 30;
-}
-
 // Stages of so many bytes that fit into shared memory, with their barriers. 0: fewer than two.
 struct StageRing {
   int stages, barriers_at, shared_bytes;
@@ -50,10 +43,9 @@ inline double overlapped(std::initializer_list<double> cycles) {
 }
 // bytes: of the operands. sums_bytes: of all splits.
 inline double weight_ms(const Device& device, double cycles, double bytes, int64_t sums_bytes) {
-  constexpr double kLaunchMs = 3.4e-3, kAddLaunchMs = 1.3e-3, kAddMsPerByte = 0.6e-9;
+  constexpr double kLaunchMs = 3.4e-3;
   const double memory = bytes / (kShareOfBandwidth * device.bandwidth);
-  const double added = sums_bytes > 0 ? kAddLaunchMs + kAddMsPerByte * static_cast<double>(sums_bytes) : 0;
-  return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + added;
+  return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + add_splits_ms(sums_bytes);
 }
 
 }  // namespace deconv
