@@ -23,7 +23,7 @@ struct SplitLimits {
   int64_t least_steps = 1;         // of a split, where there are so many
 };
 
-// At most `splits` splits, none of them empty.
+// At most `splits` splits, none of them empty; one of an empty sum.
 SplitK split_evenly(int64_t steps, int64_t splits);
 
 // One split, or as many as fill 1 to `waves` waves of `at_once` blocks: what costs least. Nothing if sums as

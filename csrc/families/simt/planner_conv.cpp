@@ -10,23 +10,12 @@
 namespace deconv {
 namespace {
 
-// Instructions around one element, estimated; they rank tiles and do not predict times.
-constexpr double kStageCost = 5, kWeightCost = 6, kPositionCost = 100, kStoreCost = 6;
-// A store of less than a sector occupies the memory pipe as a whole one would.
-constexpr double kScatteredStoreCost = 24;
-// Measured time over what the counts above say: 1.7 to 3.7 in 20 timings on an H200, so
-// that families compare.
-constexpr double kMeasuredOverCounted = 2.6;
-// Over the time to move all bytes, where that is more: 1.5 to 2.1, the most where planes of the width read the same
-// sectors (kb1_81, grad_input).
-constexpr double kMeasuredOverMoved = 1.6, kMeasuredOverMovedByPlanes = 2.1;
-// Over the time to write every sector of a contiguous result once for each phase of the width: kb1_81 in float32.
-constexpr double kMeasuredOverScattered = 1.08;
+// Warp instructions around 32 elements, estimated: staged, of the weight, of the table of positions, stored whole or in
+// parts of sectors.
+constexpr int kStageCost = 5, kWeightCost = 6, kPositionCost = 100, kStoreCost = 6, kScatteredStoreCost = 24;
+constexpr double kMeasuredOverCounted = 2.6;  // 1.7 to 3.7 on an H200
+constexpr int kMeasuredOverMoved = 2;  // of the time to move all bytes, where that is more: 1.5 to 2.1
 constexpr double kLaunchMs = 5.5e-3;
-// Where planes along the width read the same sectors and fewer products than this come of an element, stage so few
-// channels that one plane's sectors are still in the L2 of an H200 when the next plane comes (kb1_81, grad_input).
-constexpr int kPlanesWork = 64;
-constexpr int kPlanesChunk = 8;
 
 struct TapExtents {
   int most = 0;  // taps of the fullest phase and plane
@@ -70,10 +59,7 @@ void choose_chunk(GatherConvPlan& plan, const Problem& problem, const TapExtents
     return fixed + weights + chunk * plan.channel_pitch * accumulator;
   };
   // Enough work between two barriers: some 128 to 256 taps times channels.
-  const bool reread_matters = geometry(problem, 1).planes() > 1 &&
-                              plan.warps_m * thread_m * plan.taps_h * plan.taps_w < kPlanesWork;
-  plan.chunk = std::clamp(256 / power_of_two_at_least(plan.taps_h * plan.taps_w), 4,
-                          reread_matters ? kPlanesChunk : 32);
+  plan.chunk = std::clamp(256 / power_of_two_at_least(plan.taps_h * plan.taps_w), 4, 32);
   plan.chunk = std::min(plan.chunk, std::max(power_of_two_at_least(channels), 4));
   while (plan.chunk > 1 && bytes(plan.chunk) > shared_limit) plan.chunk /= 2;
   while (bytes(plan.chunk) > shared_limit && (plan.taps_h > 1 || plan.taps_w > 1)) {
@@ -94,7 +80,7 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double block_m = plan.warps_m * gather_thread_m(static_cast<size_t>(accumulator));
   const double pixels = static_cast<double>(plan.units_h) * plan.units_n * kGatherThreadRows * plan.lane_columns;
   // Warp instructions of a block; a float64 one takes two issue slots.
-  const double multiply = c.source_channels * taps * block_m * pixels / 32 * (accumulator / 4) * 1.2;
+  const double multiply = c.source_channels * taps * block_m * pixels / 32 * (accumulator / 4);
   const double stage = c.source_channels * planes * plan.positions / 32 * kStageCost +
                        c.source_channels * taps * block_m / 32 * kWeightCost +
                        planes * plan.positions / 32 * kPositionCost;
@@ -105,13 +91,7 @@ double gather_conv_ms(const GatherConvPlan& plan, const Problem& problem, const 
   const double per_sm = static_cast<double>(plan.blocks) / device.multiprocessors;
   const double rounds = per_sm > 2 ? 2 * std::ceil(per_sm / 2) : std::ceil(per_sm);
   const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
-  const double element = static_cast<double>(element_size(problem.dtype));
-  const double writes = c.result.stride[3] == 1 ? std::min(static_cast<double>(w.phases()), kSectorBytes / element) : 1;
-  const double scattered = writes * element * static_cast<double>(c.result.numel()) / device.bandwidth;
-  const bool by_planes = w.planes() > 1 && c.source.stride[3] == 1;
-  const double moved = (by_planes ? kMeasuredOverMovedByPlanes : kMeasuredOverMoved) * memory;
-  return 1e3 * std::max({kMeasuredOverCounted * rounds * cycles / kClock, moved, kMeasuredOverScattered * scattered}) +
-         kLaunchMs;
+  return 1e3 * std::max(kMeasuredOverCounted * rounds * cycles / kClock, kMeasuredOverMoved * memory) + kLaunchMs;
 }
 
 }  // namespace
@@ -153,31 +133,19 @@ GatherConvPlan gather_conv_candidate(const Problem& problem, const Device& devic
 }  // namespace
 
 Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  Plan best;
-  best.estimate_ms = -1;
+  std::optional<Plan> best;
   for (int lane_columns : {32, 16, 8}) {
     for (int warps_m : {8, 4, 2, 1}) {
       const GatherConvPlan tile = gather_conv_candidate(problem, device, lane_columns, warps_m);
-      Candidate candidate{considered ? "simt family, " + describe(tile, problem.dtype) : "", 0, ""};
-      if (tile.shared_bytes > device.shared_bytes_per_block) {
-        candidate.refusal = "needs more shared memory than a block may have";
-      } else if (tile.blocks > INT32_MAX) {
-        candidate.refusal = "needs more blocks than one grid may have";
-      } else {
-        candidate.estimate_ms = gather_conv_ms(tile, problem, device);
-        if (considered) candidate.plan = std::make_shared<const Plan>(Plan{tile, 0, candidate.estimate_ms});
-        if (best.estimate_ms < 0 || candidate.estimate_ms < best.estimate_ms) {
-          best.tile = tile;
-          best.estimate_ms = candidate.estimate_ms;
-        }
-      }
-      if (considered) considered->push_back(std::move(candidate));
+      const char* refusal = tile.shared_bytes > device.shared_bytes_per_block
+                                ? "needs more shared memory than a block may have"
+                            : tile.blocks > INT32_MAX ? "needs more blocks than one grid may have"
+                                                      : nullptr;
+      consider_tile(best, tile, refusal, problem, considered,
+                    [&] { return Plan{tile, 0, gather_conv_ms(tile, problem, device)}; });
     }
   }
-  if (best.estimate_ms < 0)
-    throw InvalidArgument(
-        "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
-  return best;
+  return served(std::move(best));
 }
 
 }  // namespace deconv

@@ -5,25 +5,22 @@
 #include "core/correlation.h"
 #include "families/simt/planner.h"
 #include "planner/cost_model.h"
+#include "planner/split_k.h"
 
 namespace deconv {
 namespace {
 
-constexpr int kTiles = kGatherWeightTileCount;
-// Share of the arithmetic rate that a thread tile reaches beside its loads, estimated.
-constexpr double kEfficiency[kTiles] = {1.0, 0.8, 0.55, 0.5, 0.12};
-// Cycles that a stage takes at least, for its loads to come and its barriers to pass (two blocks overlap); estimated.
-constexpr double kStageLatency = 700;
-// Timings over what is counted here, on an H200: 3 to 5 on the layers that this family has served in reports.
-constexpr double kMeasuredOverCounted = 3.9;
-// Pixels of a stage: enough work between two barriers.
-constexpr int kStagePixels = 64;
-// Warp instructions to stage 32 elements, estimated.
-constexpr double kStageCost = 8;
-constexpr double kLaunchMs = 8e-3;
+constexpr int kStagePixels = 64;  // enough work between two barriers
 constexpr int kLeastSegments = 8;  // of a block
 // Blocks a multiprocessor takes in all: even ends, and short sums.
 constexpr int kBlocksPerMultiprocessor = 12;
+
+// Estimated: warp instructions to stage 32 elements; cycles of a stage at least, two blocks overlapping.
+constexpr int kStageCost = 8, kStageLatency = 700;
+// Share of the arithmetic rate that a thread tile reaches beside its loads, estimated.
+constexpr double kEfficiency[kGatherWeightTileCount] = {1, 0.8, 0.55, 0.5, 0.12};
+constexpr double kMeasuredOverCounted = 3.9;  // 3 to 5 on an H200
+constexpr double kLaunchMs = 8e-3;
 
 GatherWeightTile tile_shape(const Problem& problem, int index) {
   return problem.dtype == DType::kFloat64 ? kGatherWeightTilesDouble[index] : kGatherWeightTiles[index];
@@ -68,43 +65,36 @@ GatherWeightPlan candidate_plan(const Problem& problem, int index, int warps_m, 
   plan.blocks = static_cast<int64_t>(plan.blocks_m) * plan.blocks_n * plan.blocks_tap * problem.axis[0].kernel *
                 problem.groups;
   choose_stage(plan, problem, tile);
+  plan.segments = ceil_div(problem.batch * problem.axis[0].input, plan.rows) *
+                  ceil_div(problem.axis[1].input, plan.pixels);
   choose_shared_memory(plan, tile, static_cast<int64_t>(accumulator_size(problem.dtype)));
   return plan;
 }
 
-double estimate_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
+// With all multiprocessors busy.
+double work_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
   const GatherWeightTile tile = tile_shape(problem, plan.tile);
-  const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n;
-  const double pixels = plan.rows * plan.pixels;
+  const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n, pixels = plan.rows * plan.pixels;
   const double multiply = m * n * plan.warps_tap * pixels / 32 / kEfficiency[plan.tile] *
-                          (static_cast<double>(accumulator_size(problem.dtype)) / 4);
+                          accumulator_size(problem.dtype) / 4;
   const double stage = (m + n * plan.span / plan.pixels) * pixels / 32 * kStageCost;
-  const double cycles = std::max((multiply + stage) / 4, kStageLatency);
-  const double stages = static_cast<double>(plan.blocks) * ceil_div(problem.batch * problem.axis[0].input, plan.rows) *
-                        ceil_div(problem.axis[1].input, plan.pixels);
+  const double cycles = std::max<double>((multiply + stage) / 4, kStageLatency);
+  const double stages = static_cast<double>(plan.blocks) * static_cast<double>(plan.segments);
   const double memory = static_cast<double>(problem.bytes()) / device.bandwidth;
   return 1e3 * std::max(kMeasuredOverCounted * stages * cycles / (kClock * device.multiprocessors), memory);
 }
 
-void choose_splits(GatherWeightPlan& plan, const Problem& problem, const Device& device, int64_t& workspace) {
-  const int64_t rows = ceil_div(problem.batch * problem.axis[0].input, plan.rows);
-  plan.segments = rows * ceil_div(problem.axis[1].input, plan.pixels);
-  const int64_t partial = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
-  const int64_t wanted = ceil_div(kBlocksPerMultiprocessor * device.multiprocessors, plan.blocks);
-  const int64_t most = std::min({wanted, kWorkspaceLimit / partial, ceil_div(plan.segments, kLeastSegments)});
-  plan.segments_per_split = std::max<int64_t>(1, ceil_div(plan.segments, std::max<int64_t>(1, most)));
-  plan.splits = static_cast<int>(std::max<int64_t>(1, ceil_div(plan.segments, plan.segments_per_split)));
+Plan with_splits(GatherWeightPlan plan, const Problem& problem, const Device& device) {
+  const double work = work_ms(plan, problem, device);
+  const int64_t partial = std::max<int64_t>(1, problem.w.numel() * accumulator_size(problem.dtype));
+  const int64_t most = std::min(kWorkspaceLimit / partial, ceil_div(plan.segments, kLeastSegments));
+  const int64_t wanted = ceil_div(kBlocksPerMultiprocessor * device.multiprocessors, std::max<int64_t>(1, plan.blocks));
+  const SplitK split = split_evenly(plan.segments, std::max<int64_t>(1, std::min(wanted, most)));
+  plan.segments_per_split = split.steps_per_split;
+  plan.splits = split.splits;
   plan.blocks *= plan.splits;
-  workspace = plan.splits > 1 ? plan.splits * partial : 0;
-}
-
-// The whole estimate of a tile, once its splits are chosen: the one of its work took all multiprocessors for busy.
-double with_splits(GatherWeightPlan& tile, double ms, const Problem& problem, const Device& device,
-                   int64_t& workspace_bytes) {
-  choose_splits(tile, problem, device, workspace_bytes);
-  const double idle = static_cast<double>(device.multiprocessors) /
-                      static_cast<double>(std::max<int64_t>(tile.blocks, 1));
-  return ms * std::max(1.0, idle) + kLaunchMs;
+  const double idle = static_cast<double>(device.multiprocessors) / std::max<double>(1, plan.blocks);
+  return {plan, plan.splits > 1 ? plan.splits * partial : 0, work * std::max(1.0, idle) + kLaunchMs};
 }
 
 }  // namespace
@@ -119,39 +109,26 @@ std::string describe(const GatherWeightPlan& plan, DType dtype) {
 }
 
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  Plan best;
-  best.estimate_ms = -1;
-  for (int index = 0; index < kTiles; ++index) {
+  std::optional<Plan> best;  // of all multiprocessors busy, whatever the splits leave idle
+  double best_work = 0;
+  for (int index = 0; index < kGatherWeightTileCount; ++index) {
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
-        GatherWeightPlan plan = candidate_plan(problem, index, warps_m, warps_n);
-        Candidate candidate{considered ? "simt family, " + describe(plan, problem.dtype) : "", 0, ""};
-        if (plan.shared_bytes > gather_shared_bytes(device)) {
-          candidate.refusal = "needs more shared memory than lets two blocks share a multiprocessor";
-        } else if (plan.blocks > INT32_MAX / 16) {
-          candidate.refusal = "needs more blocks than one grid may have";
-        } else {
-          candidate.estimate_ms = estimate_ms(plan, problem, device);
-          if (best.estimate_ms < 0 || candidate.estimate_ms < best.estimate_ms) {
-            best.tile = plan;
-            best.estimate_ms = candidate.estimate_ms;
-          }
-          int64_t workspace_bytes = 0;
-          if (considered) {
-            candidate.estimate_ms = with_splits(plan, candidate.estimate_ms, problem, device, workspace_bytes);
-            candidate.plan = std::make_shared<const Plan>(Plan{plan, workspace_bytes, candidate.estimate_ms});
-          }
-        }
-        if (considered) considered->push_back(std::move(candidate));
+        const GatherWeightPlan tile = candidate_plan(problem, index, warps_m, warps_n);
+        const char* refusal = tile.shared_bytes > gather_shared_bytes(device)
+                                  ? "needs more shared memory than lets two blocks share a multiprocessor"
+                              : tile.blocks > INT32_MAX / 16 ? "needs more blocks than one grid may have"
+                                                             : nullptr;
+        std::optional<Plan> plan;
+        consider_tile(plan, tile, refusal, problem, considered, [&] { return with_splits(tile, problem, device); });
+        const double work = work_ms(tile, problem, device);
+        if (!plan || (best && work >= best_work)) continue;
+        best = plan;
+        best_work = work;
       }
     }
   }
-  if (best.estimate_ms < 0)
-    throw InvalidArgument(
-        "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
-  best.estimate_ms = with_splits(std::get<GatherWeightPlan>(best.tile), best.estimate_ms, problem, device,
-                                 best.workspace_bytes);
-  return best;
+  return served(std::move(best));
 }
 
 }  // namespace deconv
