@@ -8,7 +8,8 @@ namespace deconv {
 
 SplitK split_evenly(int64_t steps, int64_t splits) {
   const int64_t per_split = std::max<int64_t>(1, ceil_div(steps, splits));
-  return {per_split, static_cast<int>(std::max<int64_t>(1, ceil_div(steps, per_split)))};
+  const int filled = std::max<int64_t>(1, ceil_div(steps, per_split));
+  return {per_split, filled};
 }
 
 std::optional<SplitK> choose_splits(const SplitLimits& limits, int64_t at_once, int waves,

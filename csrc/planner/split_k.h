@@ -2,11 +2,12 @@
 // (lowerings/split_k_reduce.cuh).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
 
-#include "core/problem.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -22,6 +23,11 @@ struct SplitLimits {
   int64_t most_steps = INT64_MAX;  // of a split
   int64_t least_steps = 1;         // of a split, where there are so many
 };
+
+// So that their partial sums fit into the workspace.
+inline int64_t most_splits(int64_t partial_bytes) {
+  return std::max<int64_t>(1, kWorkspaceLimit / std::max<int64_t>(1, partial_bytes));
+}
 
 // At most `splits` splits, none of them empty; one of an empty sum.
 SplitK split_evenly(int64_t steps, int64_t splits);
@@ -41,7 +47,7 @@ inline int64_t most_split_pixels(const Problem& problem) {
 // Of adding up the sums of several splits, so many bytes of the workspace; fitted to timings on an H200.
 constexpr double add_splits_ms(int64_t bytes) {
   constexpr double kLaunchMs = 1.3e-3, kMsPerByte = 0.6e-9;
-  return bytes > 0 ? kLaunchMs + kMsPerByte * static_cast<double>(bytes) : 0;
+  return bytes > 0 ? kLaunchMs + kMsPerByte * bytes : 0;
 }
 
 }  // namespace deconv

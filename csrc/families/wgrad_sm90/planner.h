@@ -6,8 +6,8 @@
 #include <initializer_list>
 #include <numeric>
 
-#include "families/registry.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/split_k.h"
 
 namespace deconv {
@@ -18,14 +18,12 @@ struct StageRing {
 };
 inline StageRing stage_ring(const Device& device, int64_t stage_bytes) {
   constexpr int kMostStages = 8, kBarriers = 24;  // bytes of a stage
-  const int64_t stages = std::min<int64_t>(kMostStages,
-                                           (device.shared_bytes_per_block - kBarriers * kMostStages) / stage_bytes);
+  const int stages = std::min<int64_t>(kMostStages,
+                                       (device.shared_bytes_per_block - kBarriers * kMostStages) / stage_bytes);
   if (stages < 2) return {0, 0, 0};
-  const int bytes = static_cast<int>(stages * stage_bytes);
-  return {static_cast<int>(stages), bytes, bytes + kBarriers * static_cast<int>(stages)};
+  const int bytes = stages * stage_bytes;
+  return {stages, bytes, bytes + kBarriers * stages};
 }
-
-inline int64_t most_splits(int64_t partial_bytes) { return std::max<int64_t>(1, kWorkspaceLimit / partial_bytes); }
 
 // Costs on an H200, fitted to 542 settings of results/h200.csv.
 // Cycles of wgmma for an m64nNk instruction of 32 bytes of k: N/2 by the data sheet, and the share of it reached.

@@ -73,12 +73,7 @@ class Candidates : public WeightCopiesCandidates {
   // The tables of the kernel. False: they do not hold so many.
   bool fill(HopperWeightTurnedPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
-    const std::array<int, 3> row = box_rows(p);
-    for (int i = 0; i < kPixels / 8; ++i) {
-      const int line = 8 * i / p.pixels[0], image = line / p.pixels[1];
-      p.octet_row[i] = static_cast<int16_t>(8 * i % p.pixels[0] * row[0] + line % p.pixels[1] * row[1] +
-                                            image * row[2]);
-    }
+    for (int i = 0; i < kPixels / 8; ++i) p.octet_row[i] = row_of_pixel(p, 8 * i);
     p.taps.fill({0, -1});
     size_t i = 0;
     for (const TapGroup& group : all.groups) {
@@ -93,12 +88,12 @@ class Candidates : public WeightCopiesCandidates {
  private:
   double stage_cycles(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
     // Warpgroups that have a tap, in the fullest group.
-    const int64_t with_taps = ceil_div(static_cast<int64_t>(all.groups[0].runs.size()), p.tile.taps * p.tap_fold);
+    const int64_t with_taps = ceil_div(all.groups[0].runs.size(), p.tile.taps * p.tap_fold);
     const int64_t busy = p.spread ? p.tile.warpgroups : with_taps;
-    const double products = static_cast<double>(kProducts * busy * p.tile.taps);
+    const double products = kProducts * busy * p.tile.taps;
     const double tensor = products * (parts_ == 2 ? kSplitProducts : 1) * (wgmma_cycles(p.tile.n) + kGatherCycles);
     const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kGatherBytes);
-    const double x_bytes = static_cast<double>(p.x_boxes) * p.x_box_bytes;
+    const double x_bytes = p.x_boxes * p.x_box_bytes;
     const double rows = y_rows(p, all.most_boxes);
     const double shared = (read + x_bytes * (2 + parts_) + rows * p.y_chunks * kHopperRowBytes) / kSharedBytes;
     const double flight = kLatency + (all.most_boxes > 1 ? kPlaneRowLatency * rows : 0);
@@ -121,10 +116,7 @@ std::string describe(const HopperWeightTurnedPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
-  if (problem.dtype != DType::kFloat32) {
-    if (considered) considered->push_back({kName, 0, "takes float32"});
-    return std::nullopt;
-  }
+  if (problem.dtype != DType::kFloat32) return refuse(considered, kName, "takes float32");
   const auto plan = [&](const auto& tiles) {
     return plan_weight_copies<Candidates, HopperWeightTurnedPlan>(kName, problem, device, std::begin(tiles),
                                                                   std::size(tiles), considered);

@@ -12,7 +12,7 @@ constexpr int kChannels = kHopperWeightChannels;
 // Cycles on an H200.
 constexpr int kSharedBytes = 128;  // read by tensor cores or written by TMA in a cycle
 constexpr int kLatency = 1700;     // of a copy
-constexpr int kOperandBytes = 2048;  // of an instruction: operand A, and each 64 columns of operand B
+constexpr double kOperandBytes = 2048;  // of an instruction: operand A, and each 64 columns of operand B
 
 // Which columns may share an instruction: taps of one plane in a row or in a column, taps of neighbouring planes, or
 // tiles of output channels.
@@ -31,7 +31,7 @@ class Candidates : public WeightCopiesCandidates {
   void for_arrangements(HopperWeightTensorTile tile, HopperWeightTensorPlan& p, Visit visit) const {
     using Share = HopperWeightShare;
     p.tile = tile;
-    p.fold = static_cast<int>(fold_);
+    p.fold = fold_;
     for (const Share share : {Share::kTaps, Share::kInputChannels, Share::kOutputChannels}) {
       const bool of_m = share == Share::kInputChannels, of_n = share == Share::kOutputChannels;
       if (fold_ > 1 && share != Share::kTaps) continue;
@@ -57,7 +57,7 @@ class Candidates : public WeightCopiesCandidates {
     const int rows = pixels[0] * pixels[1] * pixels[2];
     p.instructions = rows / 16;
     p.octet_step = pixels[0] % 16 == 0 ? 8 : pixels[1] > 1 ? p.halo[0] : p.halo[0] * p.halo[1];
-    p.group_runs = static_cast<int>(all.groups[0].runs.size());
+    p.group_runs = all.groups[0].runs.size();
     if (p.tap_groups * p.group_runs > kHopperWeightRuns || !choose_memory(p, 1, all.most_boxes)) return std::nullopt;
     choose_blocks(p, kChannels);
     const double stage = stage_cycles(p, all);
@@ -69,12 +69,7 @@ class Candidates : public WeightCopiesCandidates {
   // The tables of the kernel. False: they do not hold so many.
   bool fill(HopperWeightTensorPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
-    const std::array<int, 3> row = box_rows(p);
-    for (int k = 0; k < p.instructions; ++k) {
-      const int line = 16 * k / p.pixels[0], image = line / p.pixels[1];
-      p.instruction_row[k] = static_cast<int16_t>(16 * k % p.pixels[0] * row[0] + line % p.pixels[1] * row[1] +
-                                                  image * row[2]);
-    }
+    for (int k = 0; k < p.instructions; ++k) p.instruction_row[k] = row_of_pixel(p, 16 * k);
     int runs = 0, last_row = 0;
     for (const TapGroup& group : all.groups) {
       for (const TapRun& of_run : group.runs) {
@@ -82,14 +77,14 @@ class Candidates : public WeightCopiesCandidates {
         const auto row_of = [&](int i) { return row_of_tap(p, group, of_run[i]); };
         const auto tap_of = [&](int i) { return of_run[i].kh * axis_[1].kernel + of_run[i].kw; };
         if (run.count > 0) {
-          run.row = static_cast<int16_t>(row_of(0));
-          run.tap = static_cast<int16_t>(tap_of(0));
-          run.chunk = static_cast<int8_t>(of_run[0].chunk);
+          run.row = row_of(0);
+          run.tap = tap_of(0);
+          run.chunk = of_run[0].chunk;
         }
         if (run.count > 1) {  // the columns of a run lie evenly
-          run.row_step = static_cast<int16_t>(row_of(1) - row_of(0));
-          run.tap_step = static_cast<int16_t>(tap_of(1) - tap_of(0));
-          run.chunk_step = static_cast<int8_t>(of_run[1].chunk - of_run[0].chunk);
+          run.row_step = row_of(1) - row_of(0);
+          run.tap_step = tap_of(1) - tap_of(0);
+          run.chunk_step = of_run[1].chunk - of_run[0].chunk;
         }
         // Columns that are idle read what there is, behind the last slot if need be.
         const int columns = runs % p.tile.runs() == 0 ? p.tile.first : p.tile.second;
@@ -140,7 +135,7 @@ class Candidates : public WeightCopiesCandidates {
     std::vector<TapRun> first, second;
     for (const TapRun& line : lines) {
       for (size_t at = 0; at < line.size();) {
-        const int left = static_cast<int>(line.size() - at);
+        const int left = line.size() - at;
         const bool is_second = left <= tile.second && (tile.first > tile.second || second.size() < first.size());
         const int count = std::min(left, is_second ? tile.second : tile.first);
         (is_second ? second : first).emplace_back(line.begin() + at, line.begin() + at + count);
@@ -177,10 +172,8 @@ class Candidates : public WeightCopiesCandidates {
   double stage_cycles(const HopperWeightTensorPlan& p, const Arrangement& all) const {
     const int columns = p.tile.warpgroups * (p.tile.first + p.tile.second);
     const double tensor = p.instructions * columns * wgmma_cycles(kChannels);
-    const double read = static_cast<double>(p.instructions) * kOperandBytes *
-                        (p.tile.warpgroups * p.tile.runs() + columns);
-    const double written = static_cast<double>(p.x_boxes) * p.x_box_bytes +
-                           static_cast<double>(all.most_boxes) * p.y_box_bytes;
+    const double read = p.instructions * kOperandBytes * (p.tile.warpgroups * p.tile.runs() + columns);
+    const double written = p.x_boxes * p.x_box_bytes + all.most_boxes * p.y_box_bytes;
     const double copies = copy_cycles(p, all.most_boxes);
     return overlapped({tensor, (read + written) / kSharedBytes, copies, (copies + kLatency) / (p.slots - 1)});
   }
@@ -200,10 +193,7 @@ std::string describe(const HopperWeightTensorPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
                                               std::vector<Candidate>* considered) {
-  if (element_size(problem.dtype) != 2) {
-    if (considered) considered->push_back({kName, 0, "takes float16 and bfloat16"});
-    return std::nullopt;
-  }
+  if (element_size(problem.dtype) != 2) return refuse(considered, kName, "takes float16 and bfloat16");
   return plan_weight_copies<Candidates, HopperWeightTensorPlan>(kName, problem, device, kHopperWeightTensorTiles,
                                                                 std::size(kHopperWeightTensorTiles), considered);
 }

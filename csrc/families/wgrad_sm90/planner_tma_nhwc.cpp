@@ -2,6 +2,7 @@
 #include "families/wgrad_sm90/planner_tma_nhwc.h"
 
 #include "lowerings/repack.h"
+#include "planner/tensor_core_limits.h"
 
 namespace deconv {
 namespace {
@@ -9,12 +10,11 @@ namespace {
 constexpr int kMostBox = 256;  // pixels along one axis of a tensor copy
 
 // True if TMA loads the tensor from where it lies. The tensor map has the stride of an axis with more than one pixel.
-bool lies_in_place(const Tensor4& tensor, DType dtype, bool unaligned) {
-  const int64_t pack = 16 / static_cast<int64_t>(element_size(dtype));
+bool lies_in_place(const Problem& problem, const Tensor4& tensor, bool unaligned) {
   bool fits = tensor.stride[1] == 1 && !unaligned;
   for (const int axis : {0, 2, 3}) {
-    fits = fits && (tensor.size[axis] == 1 ||
-                    (tensor.stride[axis] % pack == 0 && tensor.stride[axis] > 0 && tensor.stride[axis] < 1ll << 35));
+    fits = fits &&
+           (tensor.size[axis] == 1 || (tensor.stride[axis] > 0 && is_copied_step(problem, tensor.stride[axis])));
   }
   return fits;
 }
@@ -42,8 +42,8 @@ Problem first_images(Problem problem, int64_t count) {
 WeightSlices weight_slices(const Problem& problem, bool im2col) {
   WeightSlices s{};
   s.im2col = im2col;
-  s.repack_x = !lies_in_place(problem.x, problem.dtype, problem.unaligned_first);
-  s.repack_y = !lies_in_place(problem.y, problem.dtype, problem.unaligned_second);
+  s.repack_x = !lies_in_place(problem, problem.x, problem.unaligned_first);
+  s.repack_y = !lies_in_place(problem, problem.y, problem.unaligned_second);
   const auto image_bytes = [&](bool repack, const Tensor4& tensor) {
     return repack ? repacked_bytes(tensor, problem.groups, problem.dtype) / problem.batch : 0;
   };
@@ -59,7 +59,7 @@ WeightSlices weight_slices(const Problem& problem, bool im2col) {
 }
 
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums) {
-  plan.slice = static_cast<int>(slices.slice);
+  plan.slice = slices.slice;
   plan.repack_x = slices.repack_x;
   plan.repack_y = slices.repack_y;
   plan.im2col = slices.im2col;
@@ -88,7 +88,7 @@ std::string weight_copies_refusal(const Problem& problem, const Device& device) 
   if (!device.has_wgmma) return "needs a Hopper GPU and a build for sm_90a";
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   const int64_t m = problem.in_channels_per_group(), n = problem.out_channels_per_group();
-  const int64_t pack = 16 / static_cast<int64_t>(element_size(problem.dtype));
+  const int64_t pack = 16 / element_size(problem.dtype);
   if (problem.groups > 1 && (m % pack != 0 || n % pack != 0)) return "takes groups of whole 16 bytes of channels";
   for (const Axis& axis : problem.axis) {  // each plane has a tensor map, so it must have a pixel
     if (axis.output < axis.stride && axis.input > 1) return "takes outputs of at least a stride";
@@ -140,7 +140,7 @@ void WeightCopiesCandidates::add_group(Arrangement& all, std::vector<TapRun> run
     all.range_h = std::max(all.range_h, box.last_h - box.first_h);
     all.range_w = std::max(all.range_w, box.last_w - box.first_w);
   }
-  all.most_boxes = std::max(all.most_boxes, static_cast<int>(group.boxes.size()));
+  all.most_boxes = std::max<int>(all.most_boxes, group.boxes.size());
   all.groups.push_back(std::move(group));
 }
 
@@ -150,16 +150,14 @@ int WeightCopiesCandidates::row_of_tap(const HopperWeightCopies& p, const TapGro
   const size_t index = find_box(group.boxes, h.plane, w.plane, column.chunk);
   const PlaneBox& box = group.boxes[index];
   const std::array<int, 3> shift = in_order<int>(p.inner, h.shift - box.first_h, w.shift - box.first_w, 0);
-  const std::array<int, 3> rows = box_rows(p);
-  return static_cast<int>(index) * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) + shift[0] * rows[0] +
-         shift[1] * rows[1] + shift[2] * rows[2];
+  return index * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) + box_row(p, shift);
 }
 
 bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
                                            const Arrangement& all) const {
   p.inner = inner;
   p.pixels = pixels;
-  p.tap_groups = static_cast<int>(all.groups.size());
+  p.tap_groups = all.groups.size();
   const std::array<int64_t, 3> of_all = in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input,
                                                           problem_.batch);
   const std::array<int, 3> range = in_order<int>(inner, all.range_h, all.range_w, 0);
@@ -167,7 +165,7 @@ bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner in
   for (int a = 0; a < 3; ++a) {
     p.halo[a] = pixels[a] + range[a];
     if (p.halo[a] > kMostBox) return false;
-    p.tiles[a] = static_cast<int>(ceil_div(of_all[a], pixels[a]));
+    p.tiles[a] = ceil_div(of_all[a], pixels[a]);
     p.steps *= p.tiles[a];
   }
   return p.steps <= 1 << 30;
@@ -175,11 +173,11 @@ bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner in
 
 bool WeightCopiesCandidates::choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const {
   p.x_box_bytes = p.pixels[0] * p.pixels[1] * p.pixels[2] * kHopperRowBytes;
-  p.y_box_bytes = static_cast<int>(round_up(p.halo[0] * p.halo[1] * p.halo[2], 8)) * kHopperRowBytes;
+  p.y_box_bytes = round_up(p.halo[0] * p.halo[1] * p.halo[2], 8) * kHopperRowBytes;
   p.y_boxes_at = parts * p.x_boxes * p.x_box_bytes;
-  const int64_t slot = round_up(p.y_boxes_at, 1024) + static_cast<int64_t>(y_boxes) * p.y_box_bytes;
+  const int64_t slot = round_up(p.y_boxes_at, 1024) + int64_t{y_boxes} * p.y_box_bytes;
   const StageRing ring = stage_ring(device_, slot);
-  p.slot_bytes = static_cast<int>(slot);
+  p.slot_bytes = slot;
   p.slots = ring.stages;
   p.barriers_at = ring.barriers_at;
   p.shared_bytes = ring.shared_bytes;
@@ -188,11 +186,11 @@ bool WeightCopiesCandidates::choose_memory(HopperWeightCopies& p, int parts, int
 
 void WeightCopiesCandidates::choose_blocks(HopperWeightCopies& p, int chunk) const {
   const bool folds = p.fold > 1;
-  p.blocks_m = static_cast<int>(folds ? 1 : ceil_div(m_, chunk * p.x_boxes));
-  p.blocks_n = static_cast<int>(folds ? 1 : ceil_div(n_, chunk * p.y_chunks));
-  p.blocks_group = static_cast<int>(ceil_div(problem_.groups, p.fold));
-  p.padded_m = static_cast<int>(folds ? m_ : p.blocks_m * p.x_boxes * chunk);
-  p.padded_n = static_cast<int>(folds ? n_ : p.blocks_n * p.y_chunks * chunk);
+  p.blocks_m = folds ? 1 : ceil_div(m_, chunk * p.x_boxes);
+  p.blocks_n = folds ? 1 : ceil_div(n_, chunk * p.y_chunks);
+  p.blocks_group = ceil_div(problem_.groups, p.fold);
+  p.padded_m = folds ? m_ : p.blocks_m * p.x_boxes * chunk;
+  p.padded_n = folds ? n_ : p.blocks_n * p.y_chunks * chunk;
 }
 
 bool WeightCopiesCandidates::choose_splits(HopperWeightCopies& p, double stage, bool scattered) const {
@@ -218,7 +216,7 @@ bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p, const Arrangement
   p.planes = 0;
   int boxes = 0;
   for (size_t g = 0; g < all.groups.size(); ++g) {
-    p.first_box[g] = static_cast<int8_t>(boxes);
+    p.first_box[g] = boxes;
     for (const PlaneBox& box : all.groups[g].boxes) {
       const auto fits = [](int shift) { return shift >= INT16_MIN && shift <= INT16_MAX; };
       if (boxes == kHopperWeightBoxes || !fits(box.first_h) || !fits(box.first_w)) return false;
@@ -232,34 +230,31 @@ bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p, const Arrangement
                           in_order<int16_t>(p.inner, box.first_h, box.first_w, 0)};
     }
   }
-  p.first_box[all.groups.size()] = static_cast<int8_t>(boxes);
+  p.first_box[all.groups.size()] = boxes;
   return true;
 }
 
 double WeightCopiesCandidates::copy_cycles(const HopperWeightCopies& p, int y_boxes) const {
   // Cycles of a row of 128 bytes from L2; a row that the tensor has only in part is filled with zeros.
-  constexpr int kRowBytesPerCycle = 76, kPartialRow = 4;
+  constexpr double kRowBytesPerCycle = 76, kPartialRow = 4;
   const auto row = [&](const Tensor4& tensor) {
-    const bool is_whole = tensor.size[1] * static_cast<int64_t>(element_size(problem_.dtype)) >= kHopperRowBytes;
-    return is_whole ? static_cast<double>(kHopperRowBytes) / kRowBytesPerCycle : kPartialRow;
+    const bool is_whole = tensor.size[1] * element_size(problem_.dtype) >= kHopperRowBytes;
+    return is_whole ? kHopperRowBytes / kRowBytesPerCycle : kPartialRow;
   };
-  const double x_rows = static_cast<double>(p.x_boxes) * p.x_box_bytes / kHopperRowBytes;
+  const double x_rows = p.x_boxes * p.x_box_bytes / kHopperRowBytes;
   return x_rows * row(problem_.x) + y_rows(p, y_boxes) * row(problem_.y);
 }
 
 double WeightCopiesCandidates::estimate_ms(const HopperWeightCopies& p, double stage) const {
-  const double waves = static_cast<double>(ceil_div(p.items, device_.multiprocessors));
-  const double cycles = waves * (static_cast<double>(p.steps_per_split) * stage + kBlockCycles);
-  const double planes = static_cast<double>(planes_[0].size() * planes_[1].size()) /
-                        (static_cast<double>(axis_[0].stride) * axis_[1].stride);
-  const double unread = static_cast<double>(problem_.y.numel() * element_size(problem_.dtype)) *
-                        (1 - std::min(planes, 1.0));
-  return weight_ms(device_, cycles, static_cast<double>(problem_.bytes()) - unread, workspace_bytes(p));
+  const double waves = ceil_div(p.items, device_.multiprocessors);
+  const double cycles = waves * (p.steps_per_split * stage + kBlockCycles);
+  const double read = planes_[0].size() * planes_[1].size(), planes = int64_t{axis_[0].stride} * axis_[1].stride;
+  const double unread = problem_.y.numel() * element_size(problem_.dtype) * (1 - std::min<double>(read / planes, 1));
+  return weight_ms(device_, cycles, problem_.bytes() - unread, workspace_bytes(p));
 }
 
 double WeightCopiesCandidates::least_ms(const HopperWeightCopies& p, double stage) const {
-  const double steps = static_cast<double>(block_tiles(p)) * static_cast<double>(p.steps);
-  return 1e3 * steps * stage / device_.multiprocessors / kClock;
+  return 1e3 * block_tiles(p) * p.steps * stage / device_.multiprocessors / kClock;
 }
 
 }  // namespace deconv

@@ -10,7 +10,6 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "families/registry.h"
 #include "families/wgrad_sm90/plan_tma_nhwc.h"
 #include "families/wgrad_sm90/planner.h"
 #include "lowerings/wgrad_im2col.h"
@@ -94,8 +93,15 @@ class WeightCopiesCandidates {
     if (inner == HopperInner::kBatch) return {value(n), value(w), value(h)};
     return {value(w), value(h), value(n)};
   }
-  // Rows of a box from one pixel to the next along each axis, from the innermost on.
-  static std::array<int, 3> box_rows(const HopperWeightCopies& p) { return {1, p.halo[0], p.halo[0] * p.halo[1]}; }
+  // Row of a box that many pixels along each axis, from the innermost on, behind the first.
+  static int box_row(const HopperWeightCopies& p, const std::array<int, 3>& at) {
+    return at[0] + p.halo[0] * (at[1] + p.halo[1] * at[2]);
+  }
+  // Row of a box where the tile's i-th pixel lies.
+  static int row_of_pixel(const HopperWeightCopies& p, int i) {
+    const int line = i / p.pixels[0];
+    return box_row(p, {i % p.pixels[0], line % p.pixels[1], line / p.pixels[1]});
+  }
   // In the boxes of a group, each of plan.box_chunks chunks, the row where a tap finds the tile's first pixel.
   int row_of_tap(const HopperWeightCopies& p, const TapGroup& group, const TapColumn& column) const;
 
@@ -116,7 +122,7 @@ class WeightCopiesCandidates {
 
   // Rows of 128 bytes that TMA writes for a stage, and its cycles.
   static double y_rows(const HopperWeightCopies& p, int boxes) {
-    return static_cast<double>(boxes) * p.halo[0] * p.halo[1] * p.halo[2];
+    return 1.0 * boxes * p.halo[0] * p.halo[1] * p.halo[2];
   }
   double copy_cycles(const HopperWeightCopies& p, int y_boxes) const;
   double estimate_ms(const HopperWeightCopies& p, double stage) const;
@@ -137,7 +143,7 @@ class WeightCopiesCandidates {
  private:
   // Of channels and taps.
   static int64_t block_tiles(const HopperWeightCopies& p) {
-    return static_cast<int64_t>(p.tap_groups) * p.blocks_m * p.blocks_n * p.blocks_group;
+    return int64_t{p.tap_groups} * p.blocks_m * p.blocks_n * p.blocks_group;
   }
 };
 
@@ -146,13 +152,11 @@ class WeightCopiesCandidates {
 template <class Candidates, class TilePlan, class Tile>
 std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col, const Device& device,
                               const Tile* tiles, size_t count, std::vector<Candidate>* considered) {
-  const auto refuse = [&](const std::string& why) {
-    if (considered) considered->push_back({name, 0, why});
-    return std::nullopt;
-  };
-  if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(why);
+  if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(considered, name, why);
   const WeightSlices slices = weight_slices(seen, im2col);
-  if (slices.slice == 0) return refuse("takes channels_last, or images of at most 128 MiB to rewrite so");
+  if (slices.slice == 0) {
+    return refuse(considered, name, "takes channels_last, or images of at most 128 MiB to rewrite so");
+  }
   const Problem part = first_images(seen, slices.slice);
   const Candidates candidates(part, device, slices.count > 1);
   std::optional<Plan> best;
@@ -171,11 +175,13 @@ std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col
     });
     if (!of_tile) continue;
     // Every slice reads and writes the sums, which costs about what adding them costs.
-    const double all_ms = (of_tile_ms + slices.before_ms) * static_cast<double>(slices.count);
+    const double all_ms = (of_tile_ms + slices.before_ms) * slices.count;
     const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
     consider_plan(best, "wgrad_sm90 family", *of_tile, bytes, all_ms, seen.dtype, considered);
   }
-  if (!best) return refuse("no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
+  if (!best) {
+    return refuse(considered, name, "no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
+  }
   return best;
 }
 
