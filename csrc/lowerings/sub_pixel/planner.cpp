@@ -11,7 +11,7 @@ namespace {
 
 // Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
 // further ones start early. Fitted to timings on an H200.
-constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1.2e-3, kBackMs = 4.5e-3;
+constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1e-3, kBackMs = 5e-3;
 double blocks_ms(const Blocks& blocks, DType dtype) {
   constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
   const int64_t element = element_size(dtype);
