@@ -33,17 +33,15 @@ constexpr double wgmma_cycles(int n) {
 }
 inline constexpr double kSplitProducts = 4.7;  // times a TF32 product: three, added up outside of the tensor cores
 inline constexpr double kBlockCycles = 1500;   // to start and end a block's work
-inline constexpr double kShareOfBandwidth = 0.95;  // of the device copy's
 // Of what overlaps the longest counts, and some of all: what hides still delays.
 inline double overlapped(std::initializer_list<double> cycles) {
-  constexpr double kHidden = 1 / 32.0;
-  return std::max(cycles) + kHidden * std::accumulate(cycles.begin(), cycles.end(), 0.0);
+  constexpr int kShown = 32;  // one part in so many
+  return std::max(cycles) + std::accumulate(cycles.begin(), cycles.end(), double{}) / kShown;
 }
 // bytes: of the operands. sums_bytes: of all splits.
 inline double weight_ms(const Device& device, double cycles, double bytes, int64_t sums_bytes) {
   constexpr double kLaunchMs = 3.4e-3;
-  const double memory = bytes / (kShareOfBandwidth * device.bandwidth);
-  return 1e3 * std::max(cycles / kClock, memory) + kLaunchMs + add_splits_ms(sums_bytes);
+  return 1e3 * std::max(cycles / kClock, bytes / device.bandwidth) + kLaunchMs + add_splits_ms(sums_bytes);
 }
 
 }  // namespace deconv

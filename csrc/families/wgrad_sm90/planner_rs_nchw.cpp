@@ -19,7 +19,7 @@ constexpr int kMostColumns = 256;          // of a box of grad_output
 // Cycles on an H200.
 constexpr int kSharedBytes = 103;     // of shared memory in a cycle
 constexpr int kGatherBytes = 2048;    // of operand A, for an instruction
-constexpr double kHalves = 2.9;       // times as much where lanes gather pairs of 16-bit elements
+constexpr int kHalves = 3;            // times as much where lanes gather pairs of 16-bit elements
 constexpr double kConflicts = 0.3;    // more bank conflicts with each step of the stride
 constexpr double kLatency = 2000;     // of a step: brought, multiplied
 constexpr int kSplitBytes = 6;        // of the input, whose low parts are written, in a cycle
