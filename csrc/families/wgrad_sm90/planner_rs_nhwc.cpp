@@ -22,9 +22,8 @@ class Candidates : public WeightCopiesCandidates {
  public:
   static constexpr int kLeastPixels = kPixels, kMostPixels = kPixels;
 
-  // in_slices: results of other images add to the same sums.
   Candidates(const Problem& problem, const Device& device, bool in_slices)
-      : WeightCopiesCandidates(problem, device, in_slices, most_split_pixels(problem)),
+      : WeightCopiesCandidates(problem, device, in_slices),
         parts_(problem.allow_tf32 ? 1 : 2),
         tap_fold_(n_ <= kRows / 4   ? 4
                   : n_ <= kRows / 2 ? 2

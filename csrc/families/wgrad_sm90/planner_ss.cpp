@@ -22,9 +22,8 @@ class Candidates : public WeightCopiesCandidates {
  public:
   static constexpr int kLeastPixels = 64, kMostPixels = 16 * kHopperWeightSteps;
 
-  // in_slices: results of other images add to the same sums.
   Candidates(const Problem& problem, const Device& device, bool in_slices)
-      : WeightCopiesCandidates(problem, device, in_slices, most_split_pixels(problem)),
+      : WeightCopiesCandidates(problem, device, in_slices),
         fold_(std::max<int64_t>(1, std::min({kChannels / m_, kChannels / n_, problem.groups}))) {}
 
   template <class Visit>

@@ -97,12 +97,10 @@ std::string weight_copies_refusal(const Problem& problem, const Device& device) 
   return "";
 }
 
-WeightCopiesCandidates::WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices,
-                                               int64_t most_pixels)
+WeightCopiesCandidates::WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices)
     : problem_(problem),
       device_(device),
       in_slices_(in_slices),
-      most_pixels_(most_pixels),
       axis_{without_stride(geometry(problem, 0)), without_stride(geometry(problem, 1))},
       m_(problem.in_channels_per_group()),
       n_(problem.out_channels_per_group()) {
@@ -197,7 +195,7 @@ bool WeightCopiesCandidates::choose_splits(HopperWeightCopies& p, double stage, 
   if (in_slices_ && partial_bytes(p) > kWorkspaceLimit) return false;
   const int64_t pixels = p.pixels[0] * p.pixels[1] * p.pixels[2];
   const SplitLimits limits{block_tiles(p), p.steps, most_splits(partial_bytes(p)),
-                           std::max<int64_t>(1, most_pixels_ / pixels)};
+                           std::max<int64_t>(1, most_split_pixels(problem_) / pixels)};
   const auto set = [&](const SplitK& split) {
     p.steps_per_split = split.steps_per_split;
     p.splits = split.splits;

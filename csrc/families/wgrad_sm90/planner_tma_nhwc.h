@@ -83,15 +83,14 @@ class WeightCopiesCandidates {
   }
 
  protected:
-  // in_slices: results of other images add to the same sums. most_pixels: in one split's sum.
-  WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices, int64_t most_pixels);
+  // in_slices: results of other images add to the same sums.
+  WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices);
 
-  template <class Value, class From>
-  static std::array<Value, 3> in_order(HopperInner inner, From h, From w, From n) {
-    const auto value = [](From from) { return static_cast<Value>(from); };
-    if (inner == HopperInner::kHeight) return {value(h), value(w), value(n)};
-    if (inner == HopperInner::kBatch) return {value(n), value(w), value(h)};
-    return {value(w), value(h), value(n)};
+  template <class T>
+  static std::array<T, 3> in_order(HopperInner inner, T h, T w, T n) {
+    if (inner == HopperInner::kHeight) return {h, w, n};
+    if (inner == HopperInner::kBatch) return {n, w, h};
+    return {w, h, n};
   }
   // Row of a box that many pixels along each axis, from the innermost on, behind the first.
   static int box_row(const HopperWeightCopies& p, const std::array<int, 3>& at) {
@@ -135,7 +134,6 @@ class WeightCopiesCandidates {
   const Problem& problem_;
   const Device& device_;
   bool in_slices_;
-  int64_t most_pixels_;
   AxisGeometry axis_[2];
   std::vector<std::vector<int>> planes_[2];  // taps of an axis that share a plane, in order of their shifts
   int64_t m_, n_;
