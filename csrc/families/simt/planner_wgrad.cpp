@@ -75,17 +75,16 @@ void choose_splits(GatherWeightPlan& plan, const Device& device, int64_t partial
   plan.blocks *= plan.splits;
 }
 
-double estimate_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
+// With all multiprocessors busy.
+double work_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
   const GatherWeightTile tile = tile_shape(problem.dtype, plan.tile);
   const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n, pixels = plan.rows * plan.pixels;
   const double multiply = m * n * plan.warps_tap * pixels / kEfficiency[plan.tile] * accumulator_size(problem.dtype) /
                           4;
   const double stage = (m * pixels + n * plan.rows * plan.span) * kStageCost;
   const double cycles = kMeasuredOverCounted * std::max<double>((multiply + stage) / 32 / 4, kStageLatency);
-  const double busy = std::clamp<double>(plan.blocks, 1, device.multiprocessors);
-  const double computed = plan.blocks * plan.segments_per_split * cycles / (kClock * busy);
-  const double moved = problem.bytes() / device.bandwidth * device.multiprocessors / busy;
-  return 1e3 * std::max(computed, moved) + kLaunchMs;
+  const double computed = plan.blocks / plan.splits * plan.segments * cycles / (kClock * device.multiprocessors);
+  return 1e3 * std::max(computed, problem.bytes() / device.bandwidth);
 }
 
 }  // namespace
@@ -100,7 +99,8 @@ std::string describe(const GatherWeightPlan& plan, DType dtype) {
 
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   const int64_t partial_bytes = problem.w.numel() * accumulator_size(problem.dtype);
-  std::optional<Plan> best;
+  std::optional<Plan> best;  // by work_ms: splits keep multiprocessors busy
+  double best_work = 0;
   for (int index = 0; index < kGatherWeightTileCount; ++index) {
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
@@ -110,8 +110,14 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
                               : plan.blocks > INT32_MAX / 16 ? kTooManyBlocks
                                                              : nullptr;
         choose_splits(plan, device, partial_bytes);
-        consider_tile(best, plan, plan.splits > 1 ? plan.splits * partial_bytes : 0, estimate_ms(plan, problem, device),
-                      refusal, problem.dtype, considered);
+        const double work = work_ms(plan, problem, device);
+        const double busy = std::clamp<double>(plan.blocks, 1, device.multiprocessors);
+        std::optional<Plan> accepted;
+        consider_tile(accepted, plan, plan.splits > 1 ? plan.splits * partial_bytes : 0,
+                      work * device.multiprocessors / busy + kLaunchMs, refusal, problem.dtype, considered);
+        if (!accepted || (best && work >= best_work)) continue;
+        best = accepted;
+        best_work = work;
       }
     }
   }
