@@ -120,8 +120,7 @@ class Candidates {
     const double rewritten = (p.repack ? repack_ms(c_.source, p.repacked_bytes) : 0) +
                              (p.unpack ? repack_ms(c_.result, p.unpacked_bytes) : 0);
     return 1e3 * (std::max(cycles / kClock, others / device_.bandwidth) + result_traffic(p) / device_.bandwidth) +
-           kLaunchMs + (slices - 1) * kRepackLaunchMs + slices * rewritten +
-           kRepackMsPerByte * p.packed_bytes;
+           kLaunchMs + (slices - 1) * kRepackLaunchMs + slices * rewritten + kRepackMsPerByte * p.packed_bytes;
   }
 
  private:
