@@ -28,18 +28,18 @@ inline int64_t repack_slice(int64_t batch, int64_t image_bytes, int64_t most_of_
   return most == 0 ? 0 : ceil_div(batch, ceil_div(batch, most));
 }
 inline int64_t repacked_image_bytes(const Problem& problem) {
-  return repacked_source(problem).stride[0] * static_cast<int64_t>(element_size(problem.dtype));
+  return repacked_source(problem).stride[0] * element_size(problem.dtype);
 }
 
 inline int64_t repacked_bytes(const Tensor4& tensor, int64_t groups, DType dtype) {
-  return repacked(tensor, groups, dtype).numel() * static_cast<int64_t>(element_size(dtype));
+  return repacked(tensor, groups, dtype).numel() * element_size(dtype);
 }
 
 // Fitted to timings on an H200. One launch rewrites both operands of grad_weight.
-inline constexpr double kRepackLaunchMs = 3e-3;
+inline constexpr double kRepackLaunchMs = 3e-3, kRepackMsPerByte = 0.65e-9;
 inline double repack_bytes_ms(const Tensor4& tensor, int64_t bytes) {
-  constexpr double kMsPerByte = 0.65e-9, kColumnsApart = 5;
-  return kMsPerByte * static_cast<double>(bytes) * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
+  constexpr int kColumnsApart = 5;
+  return kRepackMsPerByte * bytes * (tensor.stride[3] == 1 ? 1 : kColumnsApart);
 }
 inline double repack_ms(const Tensor4& tensor, int64_t bytes) {
   return kRepackLaunchMs + repack_bytes_ms(tensor, bytes);

@@ -54,7 +54,7 @@ inline Problem weight_im2col_problem(const Problem& problem) {
 // Time to write `bytes` of the matrix.
 inline double im2col_ms(int64_t bytes) {
   constexpr double kLaunchMs = 4e-3, kMsPerByte = 0.5e-9;
-  return kLaunchMs + kMsPerByte * static_cast<double>(bytes);
+  return kLaunchMs + kMsPerByte * bytes;
 }
 
 }  // namespace deconv

@@ -102,6 +102,12 @@ void consider_plan(std::optional<Plan>& best, const char* family, const T& plan,
   if (is_best) best = std::move(made);
 }
 
+// Lists a family with the reason why it refuses.
+inline std::nullopt_t refuse(std::vector<Candidate>* considered, const std::string& family, const std::string& reason) {
+  if (considered) considered->push_back({family, 0, reason});
+  return std::nullopt;
+}
+
 // One call's search: every family adds what it considers.
 struct Search {
   const Problem& problem;

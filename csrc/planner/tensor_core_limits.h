@@ -28,7 +28,7 @@ inline bool fills_large_tiles(const Problem& problem) {
 inline constexpr int kMostCopied = 256;
 // Steps that a tensor map takes: multiples of 16 bytes, below half of its limit.
 inline bool is_copied_step(const Problem& problem, int64_t step) {
-  const int64_t bytes = step * static_cast<int64_t>(element_size(problem.dtype));
+  const int64_t bytes = step * element_size(problem.dtype);
   return bytes % 16 == 0 && bytes < int64_t{1} << 39;
 }
 // An image whose rows are adjacent, as one.

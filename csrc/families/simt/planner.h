@@ -2,6 +2,7 @@
 #pragma once
 
 #include "families/simt/plan.h"
+#include "planner/cost_model.h"
 #include "planner/plan.h"
 
 namespace deconv {
@@ -13,7 +14,26 @@ std::string describe_launch(const GatherConvPlan& plan);
 std::string describe(const GatherWeightPlan& plan, DType dtype);
 std::string describe_launch(const GatherWeightPlan& plan);
 
-// Shared memory that lets two blocks share a multiprocessor; each also takes 1 KiB for itself.
-inline int gather_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - (1 << 10); }
+// Shared memory that lets two blocks share a multiprocessor.
+inline int gather_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - kReservedShared; }
+
+inline constexpr const char* kTooManyBlocks = "needs more blocks than one grid may have";
+
+// Lists a tile, and keeps it if it is the best so far. refusal: null if it can run.
+template <class Tile>
+void consider_tile(std::optional<Plan>& best, const Tile& tile, int64_t workspace_bytes, double ms, const char* refusal,
+                   DType dtype, std::vector<Candidate>* considered) {
+  if (!refusal) {
+    consider_plan(best, "simt family", tile, workspace_bytes, ms, dtype, considered);
+  } else if (considered) {
+    considered->push_back({"simt family, " + describe(tile, dtype), 0, refusal});
+  }
+}
+
+inline Plan served(const std::optional<Plan>& best) {
+  if (best) return *best;
+  throw InvalidArgument(
+      "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
+}
 
 }  // namespace deconv

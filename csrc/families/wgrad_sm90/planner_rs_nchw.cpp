@@ -5,42 +5,31 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "families/wgrad_sm90/planner_tma_nhwc.h"
-#include "planner/cost_model.h"
-#include "planner/plan.h"
+#include "families/wgrad_sm90/planner.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
 namespace {
 
+constexpr const char* kName = "wgrad_sm90 family, lines";
 constexpr int kRows = kHopperWeightTileM;  // of operand A
-constexpr int kMostTap = 128;  // of a row of the kernel
-constexpr int kMostColumns = 256;  // of a box of grad_output
-constexpr int kMostStages = 8, kLeastStages = 2;
-// Tensor cores cut their running sum off instead of rounding it; a split's sum stays short enough for that not to show
-// beside the rounding of the operands. Three products carry their sums out of the tensor cores at every stage.
-constexpr int64_t kMostPixels16Bit = 1 << 16, kMostPixelsTf32 = 1 << 15, kMostPixelsSplit = 1 << 30;
+constexpr int kMostTap = 128;              // of a row of the kernel
+constexpr int kMostColumns = 256;          // of a box of grad_output
 
-// Cycles of a multiprocessor at kClockHopper, fitted to 23 timings of 13 layers on an H200.
-constexpr double kClockHopper = 1.85e9;
-constexpr double kColumn = 1.23;     // of an instruction, for each 2 of wgmma's N
-constexpr double kProductCost = 3;   // of an instruction besides
-constexpr double kSharedBytes = 103;  // of shared memory, in a cycle
-constexpr double kHalves = 2.9;      // times the shared memory of operand A, in pairs of 16-bit elements
-constexpr double kConflicts = 0.3;   // more of it, for each step of the stride
-constexpr double kCopyBytes = 45;    // of tensor copies, in a cycle
-constexpr double kLatency = 2000;    // of a step: brought, multiplied
-constexpr double kSplitShare = 5.8;  // three TF32 products, added up outside of the tensor cores
-constexpr double kSplitBytes = 6;    // of the input, whose low parts are written, in a cycle
-constexpr double kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
-constexpr double kShortRun = 1;      // steps' worth of what a run's first rows do not share with others
-constexpr double kBlockCost = 6000;
-constexpr double kBandwidth = 0.9;   // of the device's, that copies of lines reach
-constexpr double kLaunchMs = 8e-3, kAddMsPerByte = 0.6e-9;
+// Cycles on an H200.
+constexpr int kSharedBytes = 103;     // of shared memory in a cycle
+constexpr int kGatherBytes = 2048;    // of operand A, for an instruction
+constexpr int kHalves = 3;            // times as much where lanes gather pairs of 16-bit elements
+constexpr double kConflicts = 0.3;    // more bank conflicts with each step of the stride
+constexpr double kLatency = 2000;     // of a step: brought, multiplied
+constexpr int kSplitBytes = 6;        // of the input, whose low parts are written, in a cycle
+constexpr int kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
+constexpr int kGatherCycles[2] = {8, 18};  // of operand A into registers, for an instruction; with low parts
+constexpr int kFirstRows = 6000;  // of a block: tables, first copies, results as single elements
 
 // Every how many channels of grad_output begin alike, counted in 16 bytes.
 int channel_kinds(const Problem& problem) {
-  const int64_t bytes = problem.y.stride[1] * static_cast<int64_t>(element_size(problem.dtype));
+  const int64_t bytes = problem.y.stride[1] * element_size(problem.dtype);
   int kinds = 1;
   while (problem.y.size[1] > 1 && kinds * bytes % 16 != 0) kinds *= 2;
   return kinds;
@@ -56,22 +45,19 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
     return "takes kernels of up to 64 rows and 128 columns";
   }
-  const auto element = static_cast<int64_t>(element_size(problem.dtype));
-  const auto fits = [&](const Tensor4& tensor, int axis) {
-    return tensor.size[axis] == 1 || (tensor.stride[axis] > 0 && tensor.stride[axis] < 1ll << 35);
-  };
-  const auto is_whole = [&](const Tensor4& tensor, int axis) {
-    return tensor.size[axis] == 1 || tensor.stride[axis] * element % 16 == 0;
-  };
-  for (const Tensor4* tensor : {&problem.x, &problem.y}) {
-    const bool are_lines = (tensor->stride[3] == 1 || tensor->size[3] == 1) && fits(*tensor, 0) && fits(*tensor, 1) &&
-                           fits(*tensor, 2);
-    if (!are_lines) return "takes contiguous images";
+  for (const int axis : {0, 1, 2, 3}) {
+    const auto lies = [&](const Tensor4& tensor) {
+      return tensor.size[axis] == 1 || (axis < 3 ? tensor.stride[axis] > 0 : tensor.stride[axis] == 1);
+    };
+    if (!lies(problem.x) || !lies(problem.y)) return "takes contiguous images";
   }
-  if (!is_whole(problem.x, 0) || !is_whole(problem.x, 1) || !is_whole(problem.x, 2)) {
-    return "takes rows of the input at multiples of 16 bytes";
+  const auto copies = [&](const Tensor4& tensor, int axis) {
+    return tensor.size[axis] == 1 || is_copied_step(problem, tensor.stride[axis]);
+  };
+  for (const int axis : {0, 1, 2}) {
+    if (!copies(problem.x, axis)) return "takes rows of the input at multiples of 16 bytes";
   }
-  if (!is_whole(problem.y, 0)) return "takes images of grad_output at multiples of 16 bytes";
+  if (!copies(problem.y, 0)) return "takes images of grad_output at multiples of 16 bytes";
   const Tensor4& y = problem.y;
   const int kinds = channel_kinds(problem);
   if (problem.out_channels_per_group() % kinds != 0) return "takes output channels that begin alike in equal numbers";
@@ -90,7 +76,7 @@ class Candidates {
         device_(device),
         h_(geometry(problem, 0)),
         w_(geometry(problem, 1)),
-        element_(static_cast<int>(element_size(problem.dtype))),
+        element_(element_size(problem.dtype)),
         parts_(problem.dtype == DType::kFloat32 && !problem.allow_tf32 ? 2 : 1),
         channels_m_(problem.in_channels_per_group()),
         channels_n_(problem.out_channels_per_group()),
@@ -104,17 +90,17 @@ class Candidates {
     p.fold = channels_n_ <= kRows / 4 ? 4 : channels_n_ <= kRows / 2 ? 2 : 1;
     p.spread = spread;
     p.block_rows = block_rows;
-    p.block_m = static_cast<int>(std::min<int64_t>(round_up(channels_m_, 8), tile.n / block_rows / 8 * 8));
-    p.block_taps = static_cast<int>(std::min<int64_t>(w_.kernel, tile.warpgroups / spread * tile.taps * p.fold));
-    p.tap_groups = static_cast<int>(ceil_div(w_.kernel, p.block_taps));
+    p.block_m = std::min<int64_t>(round_up(channels_m_, 8), tile.n / block_rows / 8 * 8);
+    p.block_taps = std::min<int64_t>(w_.kernel, tile.warpgroups / spread * tile.taps * p.fold);
+    p.tap_groups = ceil_div(w_.kernel, p.block_taps);
     p.channel_kinds = channel_kinds_;
     p.y_channels = spread * kRows / p.fold;
     p.rows = rows;
     p.columns = kHopperRowBytes / element_ / rows;
-    p.tiles_w = static_cast<int>(ceil_div(problem_.axis[1].input, p.columns));
+    p.tiles_w = ceil_div(problem_.axis[1].input, p.columns);
     if (!choose_groups(p) || !choose_memory(p)) return std::nullopt;
-    p.blocks_m = static_cast<int>(ceil_div(channels_m_, p.block_m));
-    p.blocks_n = static_cast<int>(ceil_div(channels_n_, p.y_channels));
+    p.blocks_m = ceil_div(channels_m_, p.block_m);
+    p.blocks_n = ceil_div(channels_n_, p.y_channels);
     p.padded_m = p.blocks_m * p.block_m;
     p.padded_n = p.blocks_n * p.y_channels;
     if (!choose_splits(p)) return std::nullopt;
@@ -124,10 +110,9 @@ class Candidates {
   int64_t workspace_bytes(const HopperWeightLinesPlan& p) const { return p.splits * partial_bytes(p); }
 
   double estimate_ms(const HopperWeightLinesPlan& p) const {
-    const double cycles = all_cycles(p, step_cycles(p));
-    const double memory = static_cast<double>(problem_.bytes()) / (kBandwidth * device_.bandwidth);
-    return 1e3 * std::max(cycles / kClockHopper, memory) + kLaunchMs +
-           kAddMsPerByte * static_cast<double>(workspace_bytes(p));
+    const double waves = ceil_div(p.blocks, device_.multiprocessors);
+    const double steps = ceil_div(p.all_runs, p.splits) * p.run;
+    return weight_ms(device_, waves * (steps * step_cycles(p) + kFirstRows), problem_.bytes(), workspace_bytes(p));
   }
 
  private:
@@ -159,14 +144,14 @@ class Candidates {
       reach = std::max(reach, rows[end - 1].shift - rows[begin].shift);
       p.groups[p.row_groups] = {static_cast<int16_t>(rows[begin].plane), static_cast<int16_t>(rows[begin].shift)};
       for (size_t i = begin; i < begin + p.block_rows; ++i) {
-        p.kernel_rows[p.row_groups * p.block_rows + i - begin] = static_cast<int16_t>(i < end ? rows[i].kh : -1);
+        p.kernel_rows[p.row_groups * p.block_rows + i - begin] = i < end ? rows[i].kh : -1;
       }
     }
     p.row_step = h_.dilation / gcd(h_.stride, h_.dilation);
     const int64_t tiles = ceil_div(problem_.axis[0].input + reach, p.rows);
     // Rows of grad_output, existing or not, are 32-bit integers.
     if ((tiles * p.rows + (1 << 16)) * h_.stride > INT32_MAX / 2) return false;
-    p.tiles_h = static_cast<int>(tiles);
+    p.tiles_h = tiles;
     return true;
   }
 
@@ -174,84 +159,68 @@ class Candidates {
     // Of elements and of what shares 16 bytes with the first; an odd number of 16 bytes, so that neighbouring channels
     // begin in different banks.
     const int64_t taps = p.tile.warpgroups / p.spread * p.tile.taps * p.fold;  // idle ones read, too
-    const int64_t columns = (p.columns - 1) * static_cast<int64_t>(w_.stride) + (taps - 1) * w_.dilation + 1;
+    const int64_t columns = int64_t{p.columns - 1} * w_.stride + (taps - 1) * w_.dilation + 1;
     const int64_t pitch = (ceil_div(columns * element_ + 16 - element_, 16) | 1) * 16;
     if (pitch > kMostColumns * element_) return false;
-    p.y_pitch = static_cast<int>(pitch);
+    p.y_pitch = pitch;
     if (p.y_channels % p.channel_kinds != 0) return false;
-    p.y_box_bytes = static_cast<int>(round_up(p.y_channels / p.channel_kinds * pitch, 128));
+    p.y_box_bytes = round_up(p.y_channels / p.channel_kinds * pitch, 128);
     p.y_row_bytes = p.channel_kinds * p.y_box_bytes;
     const int input = p.block_rows * p.block_m * kHopperRowBytes;
     p.y_at = p.parts * input;
     // Idle columns read what lies behind the input.
-    const int64_t bytes = std::max<int64_t>(p.y_at + static_cast<int64_t>(p.rows) * p.y_row_bytes,
+    const int64_t bytes = std::max<int64_t>(p.y_at + int64_t{p.rows} * p.y_row_bytes,
                                             (p.parts - 1) * input + p.tile.n * kHopperRowBytes);
     const int64_t stage = round_up(bytes, 1024);
-    constexpr int kBarriers = 24;  // bytes of a stage
-    p.stages = static_cast<int>(
-        std::min<int64_t>(kMostStages, (device_.shared_bytes_per_block - kBarriers * kMostStages) / stage));
-    if (p.stages < kLeastStages) return false;
-    p.stage_bytes = static_cast<int>(stage);
-    p.barriers_at = p.stages * p.stage_bytes;
-    p.shared_bytes = p.barriers_at + kBarriers * p.stages;
-    return true;
+    const StageRing ring = stage_ring(device_, stage);
+    p.stage_bytes = stage;
+    p.stages = ring.stages;
+    p.barriers_at = ring.barriers_at;
+    p.shared_bytes = ring.shared_bytes;
+    return p.stages > 0;
   }
 
   double step_cycles(const HopperWeightLinesPlan& p) const {
-    int busy = 0;  // warpgroups that have a tap, of all groups of taps
+    double busy = 0;  // warpgroups that have a tap, of all groups of taps
     const int taps = p.tile.taps * p.fold;
     for (int first = 0; first < w_.kernel; first += p.block_taps) {
-      busy += p.spread * static_cast<int>(ceil_div(std::min(p.block_taps, w_.kernel - first), taps));
+      busy += p.spread * ceil_div(std::min(p.block_taps, w_.kernel - first), taps);
     }
-    const double products = static_cast<double>(kHopperRowBytes) / 32 * p.tile.taps * busy / p.tap_groups;
-    const double tensor = products * (kColumn * p.tile.n / 2 + kProductCost) * (p.parts == 2 ? kSplitShare : 1);
+    const double products = kHopperRowBytes / 32 * p.tile.taps * busy / p.tap_groups;
+    const double product = wgmma_cycles(p.tile.n) + kGatherCycles[p.parts - 1];
+    const double tensor = products * product * (p.parts == 2 ? kSplitProducts : 1);
     const double conflicts = (element_ == 2 ? kHalves : 1) * (1 + kConflicts * (std::min(w_.stride, 8) - 1));
-    const double shared = (products * (2048 * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32.0) + p.stage_bytes) /
+    const double shared = (products * (kGatherBytes * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32) +
+                           p.stage_bytes) /
                           kSharedBytes;
-    const double copies = p.stage_bytes / kCopyBytes;
     const double split = p.parts == 2 ? p.block_rows * p.block_m * kHopperRowBytes / kSplitBytes : 0;
-    return std::max({tensor, shared, copies, split, kLatency / (p.stages - 1)}) + kStepCost +
-           (p.rows == 2 ? kSecondRow : 0);
+    return overlapped({tensor, shared, split, kLatency / (p.stages - 1)}) + kStepCost + (p.rows == 2 ? kSecondRow : 0);
   }
 
-  // Of the block that has most to do, in all waves.
-  double all_cycles(const HopperWeightLinesPlan& p, double step) const {
-    const double waves = static_cast<double>(ceil_div(p.blocks, device_.multiprocessors));
-    const double steps = static_cast<double>(ceil_div(p.all_runs, p.splits)) * p.run;
-    return waves * (steps * step + kBlockCost);
-  }
-
-  // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, and runs
-  // that divide evenly among them.
+  // A split takes whole runs.
   bool choose_splits(HopperWeightLinesPlan& p) const {
-    const int64_t tiles = static_cast<int64_t>(p.tap_groups) * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
+    const int64_t tiles = int64_t{p.tap_groups} * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
     const int64_t columns = p.tiles_w * problem_.batch;  // of tiles
-    if (columns * p.tiles_h >= 1 << 30) return false;
-    const int64_t most_steps = std::max<int64_t>(1, (element_ == 2 ? kMostPixels16Bit
-                                                     : parts_ == 1 ? kMostPixelsTf32
-                                                                   : kMostPixelsSplit) /
-                                                        (p.rows * p.columns));
-    const int64_t most_splits = kWorkspaceLimit / partial_bytes(p);
-    const double step = step_cycles(p);
+    if (columns * p.tiles_h >= 1 << 30 || partial_bytes(p) > kWorkspaceLimit) return false;
+    const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / (p.rows * p.columns));
     HopperWeightLinesPlan best;
     double best_ms = 0;
-    for (const int run : {8, 16, 32, 64, 128, 256}) {
-      if (run > 8 && run >= 2 * p.tiles_h) break;
-      p.runs = static_cast<int>(ceil_div(p.tiles_h, run));
-      p.run = static_cast<int>(ceil_div(p.tiles_h, p.runs));
-      p.all_runs = static_cast<int>(columns * p.runs);
-      const int64_t least = ceil_div(p.all_runs, std::max<int64_t>(1, most_steps / p.run));
-      const int64_t most = std::min<int64_t>(p.all_runs, most_splits);
-      if (p.run > most_steps || least > most || tiles * most > INT32_MAX / 16) continue;
-      for (int64_t waves = 1; waves <= 8; ++waves) {  // the splits that just fill a number of waves
-        p.splits = static_cast<int>(std::clamp(waves * device_.multiprocessors / tiles, least, most));
+    for (int run = 8; run <= 256 && (run == 8 || run < 2 * p.tiles_h); run *= 2) {
+      p.runs = ceil_div(p.tiles_h, run);
+      p.run = ceil_div(p.tiles_h, p.runs);
+      p.all_runs = columns * p.runs;
+      if (p.run > most_steps) continue;
+      const SplitLimits limits{tiles, p.all_runs, most_splits(partial_bytes(p)), most_steps / p.run};
+      deconv::choose_splits(limits, device_.multiprocessors, 8, [&](const SplitK& split) {
+        p.splits = split.splits;
         p.blocks = tiles * p.splits;
-        const double ms = 1e3 * all_cycles(p, step * (1 + kShortRun / p.run)) / kClockHopper +
-                          kAddMsPerByte * static_cast<double>(workspace_bytes(p));
-        if (best_ms > 0 && ms >= best_ms) continue;
-        best = p;
-        best_ms = ms;
-      }
+        const double ms = estimate_ms(p);
+        if (best_ms == 0 || ms < best_ms) {
+          best = p;
+          best_ms = ms;
+        }
+        return ms;
+      });
     }
     if (best_ms > 0) p = best;
     return best_ms > 0;
@@ -282,10 +251,7 @@ std::string describe(const HopperWeightLinesPlan& plan, DType) {
 
 std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
                                              std::vector<Candidate>* considered) {
-  if (const std::string why = refusal(problem, device); !why.empty()) {
-    if (considered) considered->push_back({"wgrad_sm90 family, lines", 0, why});
-    return std::nullopt;
-  }
+  if (const std::string why = refusal(problem, device); !why.empty()) return refuse(considered, kName, why);
   const Candidates candidates(problem, device);
   std::optional<Plan> best;
   const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
@@ -308,9 +274,7 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
   } else {
     for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
   }
-  if (!best && considered) {
-    considered->push_back({"wgrad_sm90 family, lines", 0, "no tile fits: lines in shared memory, sums in their bound"});
-  }
+  if (!best) return refuse(considered, kName, "no tile fits: lines in shared memory, sums in their bound");
   return best;
 }
 

@@ -1,45 +1,46 @@
-// What the planners of the Hopper family's grad_weight by tensor copies share: planes of grad_output and the boxes that
-// bring them, splits, slices of the images.
+// What the planners of grad_weight by TMA from channels_last share: planes of grad_output and the boxes that bring
+// them, tiles of pixels, splits, slices of the images, the estimate.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
 #include "families/wgrad_sm90/plan_tma_nhwc.h"
-#include "lowerings/repack.h"
+#include "families/wgrad_sm90/planner.h"
 #include "lowerings/wgrad_im2col.h"
-#include "planner/cost_model.h"
-#include "planner/plan.h"
 
 namespace deconv {
 
+// A tap and a chunk of output channels: what one block of accumulators holds.
+struct TapColumn {
+  int kh, kw, chunk;
+};
+using TapRun = std::vector<TapColumn>;  // of one instruction
+
 // 128 bytes of channels of one plane of grad_output, and the shifts of the taps that read them.
-struct WeightPlaneBox {
+struct PlaneBox {
   int plane_h, plane_w, chunk;
-  int first_h, first_w, last_h, last_w;  // shifts
+  int first_h, first_w, last_h, last_w;
 };
-size_t find_box(const std::vector<WeightPlaneBox>& boxes, int plane_h, int plane_w, int chunk);
 
-// What all groups of boxes need.
-struct WeightReach {
+// What a block computes, and the boxes of grad_output that it reads.
+struct TapGroup {
+  std::vector<TapRun> runs;
+  std::vector<PlaneBox> boxes;
+};
+
+struct Arrangement {
+  std::vector<TapGroup> groups;
   int range_h = 0, range_w = 0;  // most that the shifts of a box differ
-  int most_boxes = 0;  // of a group
-  void extend(const std::vector<WeightPlaneBox>& group);
+  int most_boxes = 0;            // of a group
 };
 
-// Taps of one axis that share a plane, in order of their shifts.
-struct WeightPlane {
-  int start;
-  std::vector<int> taps;
-};
-
-// The images that a slice has, and what their operands take in the workspace if kernels before rewrite them.
+// The images of a slice, and what their operands take in the workspace if kernels before rewrite them.
 struct WeightSlices {
   bool repack_x, repack_y, im2col;
   int64_t slice, count;  // images of a slice, slices; slice 0: not even one image can be rewritten
@@ -49,85 +50,81 @@ struct WeightSlices {
 WeightSlices weight_slices(const Problem& problem, bool im2col);
 Problem first_images(Problem problem, int64_t count);
 
-// No plan: says why to `considered`.
-inline std::nullopt_t refuse_tile(std::vector<Candidate>* considered, const char* tile, const std::string& why) {
-  if (considered) considered->push_back({tile, 0, why});
-  return std::nullopt;
-}
-
-// Why no tensor copies can bring the problem's operands; empty if they can.
+// Why TMA cannot load the problem's operands; empty if it can.
 std::string weight_copies_refusal(const Problem& problem, const Device& device);
 
-// Where the rewritten operands lie behind `sums` bytes in the workspace; returns the bytes of all.
+// Places the rewritten operands behind `sums` bytes of the workspace; returns the bytes of all.
 int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums);
-// ", input repacked" and so on.
 std::string describe_slices(const HopperWeightCopies& plan);
-// Of the pixels, from the innermost axis on.
 std::string describe_pixels(const HopperWeightCopies& plan);
-
-// The better of what plan_seen(problem as the copies see it, im2col) gives.
-template <class PlanSeen>
-std::optional<Plan> with_or_without_im2col(const Problem& problem, PlanSeen plan_seen) {
-  std::optional<Plan> plan = plan_seen(problem, false);
-  if (!fits_weight_im2col(problem)) return plan;
-  std::optional<Plan> by_im2col = plan_seen(weight_im2col_problem(problem), true);
-  return by_im2col && (!plan || by_im2col->estimate_ms < plan->estimate_ms) ? by_im2col : plan;
-}
-
-// Whether the plan of one tile is the best until now. ms: of a slice, but for what rewrites it. sums: bytes.
-template <class TilePlan>
-void consider_tile(std::optional<Plan>& best, TilePlan tile, double ms, int64_t sums, const WeightSlices& slices,
-                   DType dtype, std::vector<Candidate>* considered) {
-  // Every slice reads and writes the sums, which costs about what adding them costs.
-  const double all_ms = (ms + slices.before_ms) * static_cast<double>(slices.count);
-  const int64_t bytes = place_slices(tile, slices, sums);
-  if (!considered && best && all_ms >= best->estimate_ms) return;
-  consider_plan(best, "wgrad_sm90 family", tile, bytes, all_ms, dtype, considered);
-}
 
 class WeightCopiesCandidates {
  public:
   int64_t workspace_bytes(const HopperWeightCopies& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
 
+  // Visits the tiles of `least` to `most` pixels, from the innermost axis on, for each innermost axis.
+  template <class Visit>
+  void for_pixel_tiles(int least, int most, Visit visit) const {
+    for (const HopperInner inner : {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch}) {
+      const std::array<int64_t, 3> size = in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input,
+                                                            problem_.batch);
+      bool any = false;
+      for (int x = 8; x <= 128 && (x == 8 || x < 2 * round_up(size[0], 8)); x *= 2) {
+        for (int y = 1; y <= 32 && (y == 1 || y < 2 * size[1]); y *= 2) {
+          for (int z = 1; z <= 32 && (z == 1 || z < 2 * size[2]); z *= 2) {
+            if (x * y * z < least || x * y * z > most) continue;
+            visit(inner, std::array<int, 3>{x, y, z});
+            any = true;
+          }
+        }
+      }
+      if (!any) visit(inner, std::array<int, 3>{least, 1, 1});
+    }
+  }
+
  protected:
-  // in_slices: results of other images add to the same sums. most_pixels: in one split's sum.
-  WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices, int64_t most_pixels);
+  // in_slices: results of other images add to the same sums.
+  WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices);
 
-  template <class Value, class From>
-  static std::array<Value, 3> in_order(HopperInner inner, From h, From w, From n) {
-    const auto value = [](From from) { return static_cast<Value>(from); };
-    if (inner == HopperInner::kHeight) return {value(h), value(w), value(n)};
-    if (inner == HopperInner::kBatch) return {value(n), value(w), value(h)};
-    return {value(w), value(h), value(n)};
+  template <class T>
+  static std::array<T, 3> in_order(HopperInner inner, T h, T w, T n) {
+    if (inner == HopperInner::kHeight) return {h, w, n};
+    if (inner == HopperInner::kBatch) return {n, w, h};
+    return {w, h, n};
   }
-  std::array<int64_t, 3> sizes(HopperInner inner) const {
-    return in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input, problem_.batch);
+  // Row of a box that many pixels along each axis, from the innermost on, behind the first.
+  static int box_row(const HopperWeightCopies& p, const std::array<int, 3>& at) {
+    return at[0] + p.halo[0] * (at[1] + p.halo[1] * at[2]);
   }
-  // Rows of a box from one pixel to the next along each axis, from the innermost on.
-  static std::array<int, 3> box_rows(const HopperWeightCopies& p) { return {1, p.halo[0], p.halo[0] * p.halo[1]}; }
+  // Row of a box where the tile's i-th pixel lies.
+  static int row_of_pixel(const HopperWeightCopies& p, int i) {
+    const int line = i / p.pixels[0];
+    return box_row(p, {i % p.pixels[0], line % p.pixels[1], line / p.pixels[1]});
+  }
   // In the boxes of a group, each of plan.box_chunks chunks, the row where a tap finds the tile's first pixel.
-  int row_of_tap(const HopperWeightCopies& p, const std::vector<WeightPlaneBox>& group, int kh, int kw,
-                 int chunk) const;
+  int row_of_tap(const HopperWeightCopies& p, const TapGroup& group, const TapColumn& column) const;
 
-  // A tap's box among those of its block, made wider or added.
-  void reach(std::vector<WeightPlaneBox>& boxes, int kh, int kw, int chunk) const;
-  // Tiles and halos for pixels from the innermost axis on. False: too many.
+  // Adds a group with the boxes that its runs read.
+  void add_group(Arrangement& all, std::vector<TapRun> runs) const;
+  // Tiles and halos. False: too many.
   bool choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
-                     const WeightReach& reach) const;
-  // The ring of stages with so many boxes of the input, each of `parts` parts, and of grad_output. False: too large.
+                     const Arrangement& all) const;
+  // The ring of stages with p.x_boxes boxes of the input, each of `parts` parts, and y_boxes of grad_output. False: too
+  // large.
   bool choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const;
   // Blocks of tiles of channels, and the padded sums.
   void choose_blocks(HopperWeightCopies& p, int chunk) const;
-  // Enough blocks for whole waves over the GPU, in splits that are short enough and fit into the workspace, when a
-  // stage takes so many cycles. scattered: results without splits would leave as single elements.
+  // scattered: results without splits would leave as single elements.
   bool choose_splits(HopperWeightCopies& p, double stage, bool scattered) const;
-  // Planes and boxes of each group of taps into the plan's tables. False: they do not hold so many, or so far ones.
-  bool fill_boxes(HopperWeightCopies& p, const std::vector<const std::vector<WeightPlaneBox>*>& groups) const;
+  // The plan's tables of planes and boxes. False: they do not hold so many, or so far ones.
+  bool fill_boxes(HopperWeightCopies& p, const Arrangement& all) const;
 
-  double cycles(const HopperWeightCopies& p, double stage) const;
-  double add_ms(const HopperWeightCopies& p) const;
-  // The estimate, when a stage takes so many cycles and brings so many bytes.
-  double estimate_ms(const HopperWeightCopies& p, double stage, double stage_bytes) const;
+  // Rows of 128 bytes that TMA writes for a stage, and its cycles.
+  static double y_rows(const HopperWeightCopies& p, int boxes) {
+    return 1.0 * boxes * p.halo[0] * p.halo[1] * p.halo[2];
+  }
+  double copy_cycles(const HopperWeightCopies& p, int y_boxes) const;
+  double estimate_ms(const HopperWeightCopies& p, double stage) const;
   // With all multiprocessors busy to the end.
   double least_ms(const HopperWeightCopies& p, double stage) const;
   int64_t partial_bytes(const HopperWeightCopies& p) const {
@@ -137,17 +134,64 @@ class WeightCopiesCandidates {
   const Problem& problem_;
   const Device& device_;
   bool in_slices_;
-  int64_t most_pixels_;
   AxisGeometry axis_[2];
-  std::vector<WeightPlane> planes_[2];
+  std::vector<std::vector<int>> planes_[2];  // taps of an axis that share a plane, in order of their shifts
   int64_t m_, n_;
 
  private:
-  double memory_bytes(const HopperWeightCopies& p, double stage_bytes) const;
   // Of channels and taps.
   static int64_t block_tiles(const HopperWeightCopies& p) {
-    return static_cast<int64_t>(p.tap_groups) * p.blocks_m * p.blocks_n * p.blocks_group;
+    return int64_t{p.tap_groups} * p.blocks_m * p.blocks_n * p.blocks_group;
   }
 };
+
+// The best plan for the problem as TMA sees it, `seen`: for each tile of the kernel the best of what
+// visit_plans(candidates, tile, limit, visit) visits.
+template <class Candidates, class TilePlan, class Tile>
+std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col, const Device& device,
+                              const Tile* tiles, size_t count, std::vector<Candidate>* considered) {
+  if (const std::string why = weight_copies_refusal(seen, device); !why.empty()) return refuse(considered, name, why);
+  const WeightSlices slices = weight_slices(seen, im2col);
+  if (slices.slice == 0) {
+    return refuse(considered, name, "takes channels_last, or images of at most 128 MiB to rewrite so");
+  }
+  const Problem part = first_images(seen, slices.slice);
+  const Candidates candidates(part, device, slices.count > 1);
+  std::optional<Plan> best;
+  TilePlan plan;
+  for (const Tile* tile = tiles; tile != tiles + count; ++tile) {
+    std::optional<TilePlan> of_tile;
+    double of_tile_ms = 0;
+    candidates.for_arrangements(*tile, plan, [&](const Arrangement& all) {
+      candidates.for_pixel_tiles(
+          Candidates::kLeastPixels, Candidates::kMostPixels, [&](HopperInner inner, const std::array<int, 3>& pixels) {
+            const std::optional<double> ms = candidates.plan(plan, all, inner, pixels, of_tile ? of_tile_ms : 0);
+            if (!ms || (of_tile && *ms >= of_tile_ms) || !candidates.fill(plan, all)) return;
+            of_tile = plan;
+            of_tile_ms = *ms;
+          });
+    });
+    if (!of_tile) continue;
+    // Every slice reads and writes the sums, which costs about what adding them costs.
+    const double all_ms = (of_tile_ms + slices.before_ms) * slices.count;
+    const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
+    consider_plan(best, "wgrad_sm90 family", *of_tile, bytes, all_ms, seen.dtype, considered);
+  }
+  if (!best) {
+    return refuse(considered, name, "no tile fits: boxes of grad_output in shared memory, taps in the kernel's tables");
+  }
+  return best;
+}
+
+// The better plan of the problem as it is and after im2col.
+template <class Candidates, class TilePlan, class Tile>
+std::optional<Plan> plan_weight_copies(const char* name, const Problem& problem, const Device& device,
+                                       const Tile* tiles, size_t count, std::vector<Candidate>* considered) {
+  std::optional<Plan> plan = plan_seen<Candidates, TilePlan>(name, problem, false, device, tiles, count, considered);
+  if (!fits_weight_im2col(problem)) return plan;
+  std::optional<Plan> by_im2col = plan_seen<Candidates, TilePlan>(name, weight_im2col_problem(problem), true, device,
+                                                                  tiles, count, considered);
+  return by_im2col && (!plan || by_im2col->estimate_ms < plan->estimate_ms) ? by_im2col : plan;
+}
 
 }  // namespace deconv

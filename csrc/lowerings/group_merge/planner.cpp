@@ -11,7 +11,7 @@ constexpr double kMovedOverCopied = 1.2;  // of any family's memory traffic at b
 // Of taking the diagonal blocks out. Fitted to timings on an H200.
 double diagonal_ms(int64_t result_bytes) {
   constexpr double kLaunchMs = 1.5e-3, kMsPerByte = 1e-9;
-  return kLaunchMs + static_cast<double>(result_bytes) * kMsPerByte;
+  return kLaunchMs + result_bytes * kMsPerByte;
 }
 
 }  // namespace
@@ -21,13 +21,9 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
   std::string why = merged_refusal(problem);
   if (why.empty() && !device.has_wgmma && !device.has_mma) why = "needs tensor cores";
   const int64_t bytes = problem.w.numel() * element_size(problem.dtype);
-  const double least_ms = 1e3 * kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth +
-                          diagonal_ms(bytes);
+  const double least_ms = 1e3 * kMovedOverCopied * problem.bytes() / device.bandwidth + diagonal_ms(bytes);
   if (why.empty() && best_ms < least_ms) why = "another family takes less than its operands' way through memory";
-  if (!why.empty()) {
-    if (considered) considered->push_back({"group_merge family", 0, why});
-    return std::nullopt;
-  }
+  if (!why.empty()) return refuse(considered, "group_merge family", why);
   MergedPlan plan;
   plan.merge = merged_groups(problem);
   plan.inner = std::make_shared<const Plan>(

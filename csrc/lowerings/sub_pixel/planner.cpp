@@ -11,13 +11,13 @@ namespace {
 
 // Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
 // further ones start early. Fitted to timings on an H200.
-constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1.2e-3, kBackMs = 4.5e-3;
+constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1e-3, kBackMs = 5e-3;
 double blocks_ms(const Blocks& blocks, DType dtype) {
   constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
   const int64_t element = element_size(dtype);
   const int unit = subpixel_unit(blocks, element);
-  const double apart = unit == kSubpixelAlignment ? 1 : std::max(1.0, kAlone * static_cast<double>(element) / unit);
-  return static_cast<double>(blocks.numel() * element) * kMsPerByte * apart;
+  const double apart = unit == kSubpixelAlignment ? 1 : std::max<double>(1, kAlone * element / unit);
+  return blocks.numel() * element * kMsPerByte * apart;
 }
 // More, of writing back to rows that share sectors with the next: element by element, or more than a cache holds until
 // both parts of a sector are written.
@@ -28,7 +28,7 @@ double rows_ms(const Blocks& blocks, DType dtype) {
   const std::array<int64_t, 4>& size = blocks.plain.size;
   const bool shared = blocks.plain.stride[3] == 1 && size[3] * element % kSectorBytes != 0;
   const bool apart = subpixel_unit(blocks, element) == element || blocks.numel() * element > kCached;
-  return shared && apart ? static_cast<double>(size[0] * size[1] * size[2]) * kMsPerRow : 0;
+  return shared && apart ? size[0] * size[1] * size[2] * kMsPerRow : 0;
 }
 
 // Whether the inner plan may store the output's blocks where they belong.
