@@ -48,7 +48,7 @@ class Call:
     family: str = ""
     multiprocessors: int = 3
     bias: bool = True
-    # Where operands lie: aligned; or with the result an element behind 16 bytes; or their columns apart as well.
+    # Where the operands lie: aligned; shifted by an element; apart: their columns as well; odd: the result, too.
     place: str = "aligned"
     plan: Any = None  # by default what the planner takes
 
@@ -108,7 +108,8 @@ class Call:
         tensors = {}
         for name, size in self._sizes().items():
             values = torch.randn(size, generator=generator, dtype=torch.float64).to(self.dtype)
-            shift = 0 if self.place == "aligned" or name == "bias" else 1
+            moved = name in OPERANDS[self.direction] or self.place == "odd"
+            shift = int(moved and self.place != "aligned" and name != "bias")
             tensors[name] = _inside_nan(values, self._stride(name), shift)
         return tensors
 
@@ -384,9 +385,9 @@ def test_awkward_cases_by_the_plan_of_choice(i: int, direction: str) -> None:
 def test_operands_anywhere(family: str, place: str) -> None:
     """The planner is told of addresses that no wide load takes and of columns apart, and the plan can run."""
     random, served = Random(family + place), 0
-    while served < 8:
+    while served < 5:
         mode = random.choice(list(MODES))
-        settings = (random.choice(LAYERS), random.choice(list(RESULTS)), mode, random.choice(LAYOUTS), family)
+        settings = (random.choice(CHEAP), random.choice(list(RESULTS)), mode, random.choice(LAYOUTS), family)
         call = Call(*settings, multiprocessors=random.choice((3, 132)), place=place)
         if call.is_served():
             call.check(orders=1)
@@ -397,11 +398,11 @@ def test_operands_anywhere(family: str, place: str) -> None:
 def test_plans_that_were_not_told_of_the_address(family: str) -> None:
     """Run, or are refused by the launch."""
     random, served = Random(family), 0
-    while served < 8:
-        settings = (random.choice(LAYERS), random.choice(list(RESULTS)), random.choice(list(MODES)), "contiguous")
+    while served < 5:
+        settings = (random.choice(CHEAP), random.choice(list(RESULTS)), random.choice(list(MODES)), "contiguous")
         candidates = Call(*settings, family).candidates()
         if candidates:
-            call = Call(*settings, family, place="shifted", plan=random.choice(candidates).plan)
+            call = Call(*settings, family, place="odd", plan=random.choice(candidates).plan)
             try:
                 result = call.emulate(operands := call.operands())
             except RuntimeError as error:
