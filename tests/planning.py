@@ -49,16 +49,21 @@ OPTIONS = _option_names()
 FAMILIES = [name for name in OPTIONS if "." not in name]
 
 
-def tiles_of(plan: Any) -> list[Any]:
-    """The plan's tile, and where it is a lowering's those of the plans inside."""
-    tiles = [plan.tile]
-    while hasattr(tiles[-1], "inner"):
-        tiles.append(tiles[-1].inner.tile)
-    return tiles
+def plans_of(plan: Any) -> list[Any]:
+    """The plan, and where it is a lowering's the plans inside."""
+    return [plan, *plans_of(plan.inner)] if plan.inner else [plan]
 
 
 def names_of(plan: Any) -> list[str]:
-    return [type(tile).__name__ for tile in tiles_of(plan)]
+    return [each.kernel for each in plans_of(plan)]
+
+
+def launch_of(plan: Any) -> tuple[int, int]:
+    """The blocks and bytes of shared memory that the plan's kernel is launched with."""
+    text = plans_of(plan)[-1].launch
+    blocks, shared = (re.search(pattern, text) for pattern in (r"(\d+) (?:persistent )?blocks", r"(\d+) bytes of sh"))
+    assert blocks, text
+    return int(blocks[1]), int(shared[1]) if shared else 0
 
 
 def words_of(plan: Any, dtype: str = "float32") -> str:
@@ -68,5 +73,5 @@ def words_of(plan: Any, dtype: str = "float32") -> str:
 
 def kinds_of(plan: Any, dtype: str = "float32") -> set[Any]:
     """The kernel's ways that this plan takes, whatever their sizes, and the instance of its template."""
-    instances = {getattr(tile, "instance", None) for tile in tiles_of(plan)}
-    return {re.sub(r"\d+", "#", words_of(plan, dtype)), *instances} - {None}
+    instances = {tuple(each.instance) for each in plans_of(plan) if each.instance}
+    return {re.sub(r"\d+", "#", words_of(plan, dtype)), *instances}

@@ -16,7 +16,7 @@ from cases import CASES
 from deconv_ext.workloads import ALL_CASES, KERNELBENCH, ZOO, Case, case, parse_shape
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
-from planning import FAMILIES, OPTIONS, names_of, pieces, problem_of, result_size, tiles_of, words_of  # noqa: E402
+from planning import FAMILIES, OPTIONS, launch_of, names_of, pieces, plans_of, problem_of, result_size, words_of  # noqa: E402
 
 pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
@@ -240,14 +240,17 @@ def _check_plan(plan: Any, one: Case, direction: str, mode: str, device: Any) ->
     words = words_of(plan, mode)
     assert 0 <= plan.workspace_bytes <= most, words
     assert 0 <= plan.estimate_ms < math.inf, words
-    *lowerings, tile = tiles_of(plan)
-    assert 0 <= tile.shared_bytes <= device.shared_bytes_per_block, words
-    assert 0 <= tile.blocks < 2**31, words
-    assert tile.blocks > 0 or 0 in result_size(one, direction), words
-    for lowering in lowerings:
-        assert lowering.inner.workspace_bytes <= plan.workspace_bytes, words
-        assert lowering.inner.estimate_ms <= plan.estimate_ms, words
-        plan = lowering.inner
+    blocks, shared_bytes = launch_of(plan)
+    assert shared_bytes <= device.shared_bytes_per_block, words
+    assert blocks < 2**31, words
+    assert blocks > 0 or 0 in result_size(one, direction), words
+    for each in plans_of(plan):
+        if each.inner:
+            assert each.inner.workspace_bytes <= each.workspace_bytes, words
+            assert each.inner.estimate_ms <= each.estimate_ms, words
+        if each.split:  # no step is left out, and no split is without one
+            steps, a_split, splits = each.split
+            assert (splits - 1) * a_split < steps <= splits * a_split, words
 
 
 def _check_plans(one: Case, direction: str, mode: str, layout: str, device: Any, kernels: str = "") -> list[Any]:
@@ -257,7 +260,9 @@ def _check_plans(one: Case, direction: str, mode: str, layout: str, device: Any,
     assert plans
     for plan in (chosen, *plans):
         _check_plan(plan, one, direction, mode, device)
-    assert chosen.estimate_ms == min(plan.estimate_ms for plan in plans)
+    assert words_of(chosen) in [words_of(plan) for plan in plans]
+    if direction != "grad_weight":  # of which some planners choose the tile before its splits
+        assert chosen.estimate_ms == min(plan.estimate_ms for plan in plans)
     return plans
 
 
@@ -266,7 +271,7 @@ def _check_explained(one: Case, direction: str, mode: str, layout: str, device: 
     text = core.explain(problem_of(one, direction, mode, layout), device, kernels)
     for line in text.split("considered:\n")[1].splitlines():
         assert re.fullmatch(
-            r"    \w+ family.*: (about [\d.e+-]+ ms|refused, .{5,}|\d+ more, (slower|refused))", line
+            r"    \w+ family.*: (about [\d.e+-]+ ms|refused, .{5,}|\d+ more, slower|\d+ more refused)", line
         ), line
 
 
@@ -298,8 +303,8 @@ EXTREME = [
         "1x64x4x300 to 64 k3 d1x30", "1x64x4x300 to 64 k3 d1x250", "1x64x1x17000 to 2 k3 p1",
         "1x64x4x4 to 2 k3 p9000 d9000", "8x64x12000x12000 to 1 k3 p1", "1x64x27000x27000 to 3 k3 p1",
         "1x128x1x80100 to 128 k1 p0x40000", "4x256x4x256 to 128 k1x2 d1x40000", "128x8x2x2 to 512 k2 d63",
-        "1x16x1x1 to 3 k1x3 p0x300000000 d1x300000000", "2147483640x2x1x1 to 1 k1", "1x64x2x268435456 to 5 k3x4 s1x2 p1",
-        "1x1x1048576x1048576 to 1 k1", "1x1x1x1 to 1 k3 s70000", "1x64x1000000x100 to 3 k4 s2 p1",
+        "1x16x1x1 to 3 k1x3 p0x300000000 d1x300000000", "2147483640x2x1x1 to 1 k1",
+        "1x64x2x268435456 to 5 k3x4 s1x2 p1", "1x1x1048576x1048576 to 1 k1", "1x1x1x1 to 1 k3 s70000", "1x64x1000000x100 to 3 k4 s2 p1",
         "1x64x65000x64 to 64 k3 p1 g64", "1x8192x8x8 to 8192 k128 p60 g2048", "70000x64x16x16 to 64 k4 s2 p1",
     )
 ]  # fmt: skip
@@ -344,9 +349,10 @@ SERVED: list[tuple[str, str, str, str, str, str]] = [
     ("all phases in.*, results copied", "forward", "bfloat16", "channels_last",
      "2x64x16x16 to 3 k4 s2 p1", "2x64x16x16 to 3 k4 s2 op1, 2x64x8x28 to 32 k3 s2 p1 op1 g2,"
      " 1x64x2x268435456 to 5 k3x4 s1x2 p1"),
-    ("groups of.*, results copied", "forward", "bfloat16 tf32", "channels_last",
+    ("^igemm_sm90 family.*groups of.*, results copied", "forward", "bfloat16 tf32", "channels_last",
      "2x64x12x19 to 64 k4 s2 p1", "2x64x12x19 to 62 k4 s2 p1"),
-    ("groups of.*, results copied", "forward", "float32", "channels_last", "", "2x64x12x19 to 64 k4 s2 p1"),
+    ("^igemm_sm90 family.*groups of.*, results copied", "forward", "float32", "channels_last",
+     "", "2x64x12x19 to 64 k4 s2 p1"),
     ("groups of columns of flat lines", "forward", "bfloat16 tf32", "contiguous",
      "2x64x12x24 to 64 k3 p1", "2x64x9x14 to 64 k3 s2, 2x64x20x3 to 64 k3"),
     ("groups of columns of flat lines", "forward", "float32", "contiguous", "", "2x64x12x24 to 64 k3 p1"),
@@ -380,7 +386,7 @@ def test_what_a_kernel_serves(words: str, direction: str, modes: str, layouts: s
             assert any(re.search(words, each) for each in listed) == expected, (shape, mode, layout)
 
 
-@pytest.mark.parametrize("words", ["all phases in", "tensor copies", "flat lines", "results copied"])
+@pytest.mark.parametrize("words", ["all phases in", "tensor copies", "flat lines"])
 def test_tensor_copies_take_aligned_sources(words: str) -> None:
     for layout in LAYOUTS:
         problem = problem_of(case("source", 4, 64, 40, 64, 3, 4, 2, 1), "forward", "bfloat16", layout)
@@ -389,7 +395,7 @@ def test_tensor_copies_take_aligned_sources(words: str) -> None:
             assert not any(words in words_of(plan) for plan in core.candidates(problem, core.Device(), kernels))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
 def test_cases_reach_every_tile_of_simt(direction: str) -> None:
     """What the numerical tests' cases are run by without tensor cores: the channels and columns that its tiles have."""
 
@@ -474,7 +480,7 @@ def test_plans_are_remembered() -> None:
             before = memory.planned
             for _ in range(2):
                 found = memory.find(problem)
-                assert type(found.tile) is type(expected.tile)
+                assert names_of(found) == names_of(expected)
                 assert found.workspace_bytes == expected.workspace_bytes
                 assert found.estimate_ms == expected.estimate_ms
             assert memory.planned == before + 1

@@ -3,10 +3,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "core/divisor.h"
 #include "families/autotune.h"
-#include "families/igemm_sm90/tap_order.h"
+#include "families/igemm_sm80/plan.h"
+#include "families/igemm_sm90/plan.h"
 #include "families/plan_cache.h"
+#include "families/wgrad_sm90/plan_rs_nhwc.h"
+#include "families/wgrad_sm90/plan_ss.h"
+#include "lowerings/group_merge/plan.h"
 #include "lowerings/repack.h"
+#include "lowerings/sub_pixel/plan.h"
+#include "planner/explain.h"
 
 namespace py = pybind11;
 
@@ -27,18 +34,39 @@ Problem problem_of(Direction direction, DType dtype, const Sizes& first, const S
   }
 }
 
-// A kernel's plan.
-template <class Tile>
-py::class_<Tile> define(py::module_& m, const char* name) {
-  return py::class_<Tile>(m, name)
-      .def_readonly("blocks", &Tile::blocks)
-      .def_readonly("shared_bytes", &Tile::shared_bytes);
+// The plan inside a lowering's, or none.
+const Plan* inner(const Plan& plan) {
+  if (const auto* blocks = plan.get_if<SubpixelPlan>()) return blocks->inner.get();
+  if (const auto* merged = plan.get_if<MergedPlan>()) return merged->inner.get();
+  return nullptr;
 }
 
-// The plan of a lowering, which holds another plan.
-template <class Tile>
-void define_lowering(py::module_& m, const char* name) {
-  py::class_<Tile>(m, name).def_property_readonly("inner", [](const Tile& tile) { return *tile.inner; });
+// The type of the family's own plan.
+std::string kernel(const Plan& plan) {
+  std::string name = plan.tile->type().name();
+  py::detail::clean_type_id(name);
+  return name.substr(name.rfind(':') + 1);
+}
+
+// Steps in all, steps a split, splits: of the plans that share K out in equal runs of steps.
+template <class... Types>
+std::optional<std::array<int64_t, 3>> split(const Plan& plan) {
+  std::optional<std::array<int64_t, 3>> found;
+  const auto take = [&](const auto* one) {
+    if (one) found = {one->steps, one->steps_per_split, one->splits};
+  };
+  (take(plan.get_if<Types>()), ...);
+  return found;
+}
+
+// The instance of the kernel's template, where plans of one type have many.
+std::optional<std::vector<int>> instance(const Plan& plan) {
+  const auto* p = plan.get_if<HopperConvPlan>();
+  if (!p) return std::nullopt;
+  const bool major_m = p->weights == HopperWeights::kMajorM;
+  return std::vector<int>{p->tile.groups, p->tile.phases, p->tile.fold,
+                          p->parts,       p->row_bytes,   static_cast<int>(p->source),
+                          p->split > 1,   major_m,        p->to_blocks};
 }
 
 }  // namespace
@@ -99,34 +127,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def("describe", &Problem::describe);
   py::register_exception<InvalidArgument>(m, "InvalidArgument", PyExc_RuntimeError);
 
-  define<GatherConvPlan>(m, "GatherConvPlan");
-  define<GatherWeightPlan>(m, "GatherWeightPlan");
-  define<DepthwisePlanesPlan>(m, "DepthwisePlanesPlan");
-  define<DepthwiseChannelsPlan>(m, "DepthwiseChannelsPlan");
-  define<DepthwiseBlocksPlan>(m, "DepthwiseBlocksPlan");
-  define<DepthwisePacksPlan>(m, "DepthwisePacksPlan");
-  define<DepthwiseRowsPlan>(m, "DepthwiseRowsPlan");
-  define<HopperConvPlan>(m, "HopperConvPlan")
-      .def_property_readonly("instance", [](const HopperConvPlan& p) {  // of the kernel's template
-        const bool major_m = p.weights == HopperWeights::kMajorM;
-        return std::make_tuple(p.tile.groups, p.tile.phases, p.tile.fold, p.parts, p.row_bytes,
-                               static_cast<int>(p.source), p.split > 1, major_m, p.to_blocks);
-      });
-  define<HopperPlanesPlan>(m, "HopperPlanesPlan");
-  define<HopperStridedPlan>(m, "HopperStridedPlan");
-  define<HopperFoldedPlan>(m, "HopperFoldedPlan");
-  define<HopperPicturesPlan>(m, "HopperPicturesPlan");
-  define<HopperWeightLinesPlan>(m, "HopperWeightLinesPlan");
-  define<HopperWeightTensorPlan>(m, "HopperWeightTensorPlan");
-  define<HopperWeightTurnedPlan>(m, "HopperWeightTurnedPlan");
-  define<MmaConvPlan>(m, "MmaConvPlan");
-  define<MmaWeightPlan>(m, "MmaWeightPlan");
-  define<NarrowConvPlan>(m, "NarrowConvPlan");
-  define<Col2imConvPlan>(m, "Col2imConvPlan");
-  define<Col2imHopperPlan>(m, "Col2imHopperPlan");
-  define_lowering<SubpixelPlan>(m, "SubpixelPlan");
-  define_lowering<MergedPlan>(m, "MergedPlan");
-
   py::class_<TapPlace>(m, "TapPlace")
       .def_readonly("phase", &TapPlace::phase)
       .def_readonly("plane", &TapPlace::plane)
@@ -144,9 +144,13 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readwrite("partial_run_bytes", &Device::partial_run_bytes);
   m.def("partial_run_bytes", &partial_run_bytes, py::arg("peak_bandwidth"));
   py::class_<Plan>(m, "Plan")
-      .def_readonly("tile", &Plan::tile)
+      .def_property_readonly("kernel", &kernel)
+      .def_property_readonly("inner", &inner, py::return_value_policy::reference_internal)
+      .def_property_readonly("instance", &instance)
+      .def_property_readonly("split", &split<MmaWeightPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan>)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms)
+      .def_property_readonly("launch", [](const Plan& plan) { return plan.tile->launch_description(); })
       .def("describe", [](const Plan& plan, DType dtype) { return describe(plan, dtype); }, py::arg("dtype"));
   py::class_<PlanMemory>(m, "PlanMemory")
       .def(py::init<>())

@@ -36,6 +36,8 @@ struct DepthwiseStage {
 // `columns` wide and, in each phase of the height, `rows` high. It belongs to the result in forward and grad_input, to
 // the input in grad_weight.
 struct DepthwisePlanesPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
   int phases = 1;  // of the width that lie in a thread's columns; kDepthwiseColumns: each column finds its own taps
@@ -68,6 +70,8 @@ struct DepthwisePlanesPlan {
 // channels, of all phases of the width one after the other), each with `vector` neighbours; the other threads take
 // strips of depthwise_strip pixels, slots_w beside each other and slots_h below.
 struct DepthwiseChannelsPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
   int vector = 1;
@@ -93,6 +97,8 @@ struct DepthwiseChannelsPlan {
 // bytes of columns of one block, in all rows of so many.
 constexpr int depthwise_run(int element) { return 16 / element; }
 struct DepthwiseBlocksPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   static constexpr int threads = kDepthwiseThreads;
   int parts = 1;  // runs of a block's line: lanes, a power of two
   int line_blocks = 1;  // of the output
@@ -109,6 +115,8 @@ struct DepthwiseBlocksPlan {
 // Channels innermost, otherwise as DepthwiseBlocksPlan, forward alone (kernels/depthwise/packs.cuh). A line's columns
 // and channels count in packs of 16 bytes.
 struct DepthwisePacksPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   int block_packs = 1, line_packs = 1;  // of a row of a block, of a line of the output
   int threads = kDepthwiseThreads;
   int steps = 1;  // blocks of a segment of a line, which a thread takes one after the other
@@ -175,6 +183,8 @@ constexpr bool any_depthwise_rows(Use&& use) {
          use(std::integral_constant<int, 2>(), std::integral_constant<int, 4>());
 }
 struct DepthwiseRowsPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   bool weight_gradient = false;
   DepthwiseRowsRead read = DepthwiseRowsRead::kInput;
   bool channels_inner = false;

@@ -279,7 +279,7 @@ Draft plan_planes(const Problem& problem, const Device& device) {
   draft.refusal = refusal(tile.shared_bytes, tile.blocks);
   if (tile.tiles > INT32_MAX) draft.refusal = "takes fewer than 2^31 tiles";
   draft.plan.estimate_ms = issue_time(work, tile.blocks, problem, device);
-  draft.plan.tile = tile;
+  draft.plan.tile = tile_plan(tile);
   draft.tile = describe(tile, problem.dtype);
   return draft;
 }
@@ -408,7 +408,7 @@ Draft plan_channels(const Problem& problem, const Device& device) {
   work *= static_cast<double>(threads) * kDepthwiseThreads / 32 / slots;
   if (draft.refusal.empty()) draft.refusal = refusal(tile.shared_bytes, tile.blocks);
   draft.plan.estimate_ms = issue_time(work, tile.blocks, problem, device);
-  draft.plan.tile = tile;
+  draft.plan.tile = tile_plan(tile);
   draft.tile = describe(tile, problem.dtype);
   return draft;
 }
@@ -456,7 +456,7 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
   if (refusal(problem).empty()) {
     const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
       if (!plan) return;
-      tile = std::get<decltype(tile)>(plan->tile);
+      tile = *plan->get_if<decltype(tile)>();
       consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype,
                     considered);
     };
