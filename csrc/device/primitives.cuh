@@ -44,6 +44,20 @@ struct alignas(sizeof(T) * kCount) Pack {
   T value[kCount];
 };
 
+// Two neighbours in one word, each rounded once.
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
 template <class T>
 inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 

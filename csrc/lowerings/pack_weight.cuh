@@ -13,7 +13,7 @@
 
 #include "core/divisor.h"
 #include "device/tf32_split.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
+#include "families/igemm_sm90/row_order.cuh"
 #include "lowerings/repack.cuh"
 
 namespace deconv::hopper {

@@ -13,7 +13,6 @@
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/col2im/plan_whole_images.h"
-#include "families/igemm_sm90/epilogue.cuh"
 
 namespace deconv::hopper {
 

@@ -14,12 +14,6 @@
 
 namespace deconv::mma {
 
-template <class T>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  const Pack<T, 2> pair{narrow<T>(low), narrow<T>(high)};
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-
 // Where a pixel of a tile lies in the result: elements from the tile's first pixel of the phase, and its place in the
 // tile, which is outside of every image if the tile has no such pixel.
 struct alignas(kMmaPlaceBytes) ResultPlace {

@@ -11,6 +11,7 @@
 // planes and chunks, and they add their sums in the order of their ranks, through each other's shared memory.
 #pragma once
 
+#include "device/cluster_sum.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/igemm_sm90/epilogue.cuh"
@@ -19,40 +20,6 @@
 #include "families/igemm_sm90/params.cuh"
 
 namespace deconv::hopper {
-
-template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
-          bool kSplits_, bool kMajorM_, bool kToBlocks_>
-struct ConvConfig {
-  using Element = T;
-  static constexpr int kGroups = kGroups_;
-  static constexpr int kPhases = kPhases_;
-  static constexpr int kFold = kFold_;
-  static constexpr int kParts = kParts_;
-  static constexpr int kRowBytes = kRowBytes_;
-  // Weights of one tap and chunk for one warpgroup, one part.
-  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
-  static constexpr HopperSource kSource = kSource_;
-  static constexpr bool kSplits = kSplits_;  // an item is a cluster's
-  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
-  static constexpr bool kToBlocks = kToBlocks_;  // the result's pixels are blocks of another one's
-  static constexpr bool kAsks = hopper_asks(kSource);
-  static constexpr bool kWrites = hopper_writes(kSource, kParts);
-  // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
-  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
-  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
-  static constexpr bool kMovesRegisters = kThreads == 512;
-  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
-  // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
-  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
-  // HopperResults::kCopied, with channels adjacent and with columns.
-  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
-  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
-                                         !kSplits && !kMajorM;
-  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
-  // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
-  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
-  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
-};
 
 template <class Config>
 class ConvBlock {
@@ -384,8 +351,8 @@ class ConvBlock {
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
-    const ResultTile result(p, warpgroup, warp, lane,
+    using ConvResult = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
+    const ConvResult result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
     const bool leader = lane == 0;  // of its warp: each warp releases for itself
     const bool releases_weights = leader && !plan.resident_weights;
@@ -504,12 +471,13 @@ class ConvBlock {
         ring.release_if(owes_halo, old_halo);
         if (last_use) halos = ring;
         if constexpr (Config::kSplits) {
-          if (!add_shares(acc[0])) return;
+          named_barrier_sync(kSumBarrier, 256);  // this item is the last: nobody reads what sums overwrite
+          if (!add_over_cluster<256>(acc[0], shared_ + threadIdx.x * 16, plan.split)) return;
         }
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.add_bias(item, acc);
         if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
-          copy_results(result, item, group, acc, warpgroup);
+          copy_results(TmaStore<typename ConvResult::Tile>(result), item, group, acc, warpgroup);
         } else {
           result.store(item, phases, acc);
           __syncwarp();  // lanes part there, and what follows is for whole warps
@@ -526,9 +494,9 @@ class ConvBlock {
 
   // A warpgroup's results on their way by tensor copies, out of rows that are free again once the copies before have
   // read them.
-  template <class ResultTile>
-  __device__ __forceinline__ void copy_results(const ResultTile& result, const Item& item, int phase_group,
-                                               const typename ResultTile::Accumulators& acc, int warpgroup) const {
+  template <class Store>
+  __device__ __forceinline__ void copy_results(const Store& store, const Item& item, int phase_group,
+                                               const typename Store::Accumulators& acc, int warpgroup) const {
     const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
     const bool leader = threadIdx.x % 128 == 0;
     const auto by_copies = [&](const auto& stage, const auto& copy) {
@@ -541,61 +509,19 @@ class ConvBlock {
     };
     if constexpr (Config::kCopiesColumns) {
       if (!Config::kCopiesChannels || !plan.channels_adjacent) {
-        by_copies([&] { result.stage_columns(acc, staged); },
-                  [&] { result.copy_staged_columns(item, phase_group, staged); });
+        by_copies([&] { store.stage_columns(acc, staged); }, [&] { store.send_columns(item, phase_group, staged); });
         __syncwarp();
         return;
       }
     }
     if constexpr (Config::kCopiesChannels) {
 #pragma unroll
-      for (int part = 0; part < ResultTile::kCopies; ++part) {
-        by_copies([&] { result.stage_channels(acc, part, staged); },
-                  [&] { result.copy_staged_channels(item, phase_group, part, staged); });
+      for (int part = 0; part < Store::kCopies; ++part) {
+        by_copies([&] { store.stage_channels(acc, part, staged); },
+                  [&] { store.send_channels(item, phase_group, part, staged); });
       }
     }
     __syncwarp();
-  }
-
-  // Adds the sums of a cluster's blocks, for the first of them. Each adds its part of the accumulators, in the order of
-  // ranks, and gives the sums to the first. The only item of these blocks is done with, so nobody else uses what is
-  // overwritten here.
-  template <int kCount>
-  __device__ __forceinline__ bool add_shares(float (&acc)[kCount]) const {
-    constexpr int kBytes = 16, kAhead = 4;
-    const int rank = cluster_rank();
-    const uint32_t own = shared_ + threadIdx.x * kBytes;
-    const auto at = [&](int i) { return own + i * 256 * kBytes; };
-    named_barrier_sync(kSumBarrier, 256);
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      store_shared(at(i), make_uint4(__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]),
-                                     __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])));
-    }
-    cluster_sync();
-    for (int i = rank; i < kCount / 4; i += plan.split) {
-      float4 sum = load_cluster(at(i), 0);
-      for (int first = 1; first < plan.split; first += kAhead) {
-        float4 value[kAhead];
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) value[a] = load_cluster(at(i), min(first + a, plan.split - 1));
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-          if (first + a >= plan.split) break;
-          sum.x += value[a].x, sum.y += value[a].y, sum.z += value[a].z, sum.w += value[a].w;
-        }
-      }
-      store_cluster(at(i), 0, sum);
-    }
-    cluster_sync();
-    if (rank > 0) return false;
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      const uint4 sum = load_shared_vector(at(i));
-      acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
-      acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
-    }
-    return true;
   }
 
   // A warpgroup's turn to multiply: given by the other as soon as its own last products are under way. Each turn that

@@ -16,7 +16,6 @@
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
 #include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_1tap.h"
 

@@ -67,6 +67,41 @@ struct ConvParams {
   HopperConvPlan plan;
 };
 
+// What an instance of the kernel is compiled for.
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
+          bool kSplits_, bool kMajorM_, bool kToBlocks_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kPhases = kPhases_;
+  static constexpr int kFold = kFold_;
+  static constexpr int kParts = kParts_;
+  static constexpr int kRowBytes = kRowBytes_;
+  // Weights of one tap and chunk for one warpgroup, one part.
+  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
+  static constexpr HopperSource kSource = kSource_;
+  static constexpr bool kSplits = kSplits_;  // an item is a cluster's
+  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
+  static constexpr bool kToBlocks = kToBlocks_;  // the result's pixels are blocks of another one's
+  static constexpr bool kAsks = hopper_asks(kSource);
+  static constexpr bool kWrites = hopper_writes(kSource, kParts);
+  // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
+  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
+  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
+  static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
+  // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
+  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
+  // HopperResults::kCopied, with channels adjacent and with columns.
+  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
+  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
+                                         !kSplits && !kMajorM;
+  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
+  // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
+  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
+  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
+};
+
 // One unit of a block's work: a tile of pixels, a tile of result channels, a range of phase groups.
 struct Item {
   int group, m_tile;  // m_tile: of plan.tile_m result channels
