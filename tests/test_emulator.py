@@ -334,33 +334,56 @@ def _instances() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _unlike(mode: str, families: list[str], random: Random, kernel: str = "") -> Iterator[Call]:
-    """Calls that LAYERS make, each of a kind that those before it are not; or by one kernel, each of another layer."""
-    seen: set[Any] = set()
-    calls = list(itertools.product(CHEAP if kernel else LAYERS, RESULTS, LAYOUTS, families))
+def _calls(layers: list[Case], mode: str, families: list[str], random: Random) -> Iterator[Call]:
+    calls = list(itertools.product(layers, RESULTS, LAYOUTS, families))
     random.shuffle(calls)
     for one, direction, layout, family in calls:
-        call = Call(one, direction, mode, layout, family, random.choice((3, 5, 132)))
-        candidates = call.candidates()
-        for each in random.sample(candidates, len(candidates)):
-            if kernel and kernel not in names_of(each.plan):
-                continue
-            kinds = {(one["name"], direction, layout)} if kernel else kinds_of(each.plan, mode)
-            if not kinds <= seen:
-                seen |= kinds
-                yield each
+        yield Call(one, direction, mode, layout, family, random.choice((3, 5, 132)))
+
+
+def _by_kernel(kernel: str, mode: str, random: Random) -> Iterator[Call]:
+    """Calls by one kernel, of layers with a trait that those before them lack, each by some of its plans."""
+    seen: set[Any] = set()
+    family, tries = "", 0
+    for call in _calls(CHEAP, mode, FAMILIES, random):
+        if family not in ("", call.family):
+            continue
+        one, direction = call.one, call.direction
+        many = max(one["ci"], one["co"]) // one["g"] > 32
+        traits = {(direction, call.layout), (direction, "groups", one["g"] > 1), (direction, "channels", many)}
+        if not traits <= seen:
+            plans = [each for each in call.candidates() if kernel in names_of(each.plan)]
+            if plans:
+                seen |= traits
+                family = call.family
+                yield from random.sample(plans, min(3, len(plans)))
+        tries += family != ""
+        if tries > 150:
+            return
 
 
 @pytest.mark.parametrize(("kernel", "mode"), _instances())
 def test_every_kernel(kernel: str, mode: str) -> None:
-    """Three layers, each by any of the plans."""
+    """Some layers, with groups and without, each by some of the plans."""
     random = Random(f"{kernel} {mode}")
-    calls = list(itertools.islice(_unlike(mode, FAMILIES, random, kernel), 3))
+    calls = list(_by_kernel(kernel, mode, random))
     assert calls
     for i, call in enumerate(calls):
         call.check(orders=2 if i == 0 else 1)
     if calls[0].direction != "grad_weight":
         calls[0].check_not_finite(random)
+
+
+def _unlike(mode: str, family: str, random: Random) -> Iterator[Call]:
+    """Calls that LAYERS make, each of a kind that those before it are not."""
+    seen: set[Any] = set()
+    for call in _calls(LAYERS, mode, [family], random):
+        candidates = call.candidates()
+        for each in random.sample(candidates, len(candidates)):
+            kinds = kinds_of(each.plan, mode)
+            if not kinds <= seen:
+                seen |= kinds
+                yield each
 
 
 @pytest.mark.slow
@@ -369,7 +392,7 @@ def test_every_kernel(kernel: str, mode: str) -> None:
 def test_every_kind_of_plan(family: str, mode: str) -> None:
     """Of those that LAYERS may be run by, whatever the estimates."""
     random = Random(f"{family} {mode}")
-    for i, call in enumerate(_unlike(mode, [family], random)):
+    for i, call in enumerate(_unlike(mode, family, random)):
         call.check(1 + i % 2)
         if i % 4 == 0 and call.direction != "grad_weight":
             call.check_not_finite(random)

@@ -276,9 +276,10 @@ def _check_explained(one: Case, direction: str, mode: str, layout: str, device: 
         ), line
 
 
-@many
-@given(problems(), kinds, devices, st.sampled_from(["", *FAMILIES]))
-def test_every_plan_is_legal(one: Case, kind: tuple[str, str, str], device: Any, kernels: str) -> None:
+@pytest.mark.parametrize("kernels", ["", *FAMILIES])
+@settings(many, max_examples=100)
+@given(problems(), kinds, devices)
+def test_every_plan_is_legal(kernels: str, one: Case, kind: tuple[str, str, str], device: Any) -> None:
     _check_plans(one, *kind, device, kernels)
     _check_explained(one, *kind, device, kernels)
 
