@@ -375,13 +375,15 @@ def test_every_kernel(kernel: str, mode: str) -> None:
 
 
 def _unlike(mode: str, family: str, random: Random) -> Iterator[Call]:
-    """Calls that LAYERS make, each of a kind that those before it are not."""
+    """Calls that LAYERS make: 20 of different layers, then each of a kind that those before it are not."""
     seen: set[Any] = set()
+    layers = 0
     for call in _calls(LAYERS, mode, [family], random):
         candidates = call.candidates()
-        for each in random.sample(candidates, len(candidates)):
+        layers += bool(candidates)
+        for i, each in enumerate(random.sample(candidates, len(candidates))):
             kinds = kinds_of(each.plan, mode)
-            if not kinds <= seen:
+            if not kinds <= seen or (i == 0 and layers <= 20):
                 seen |= kinds
                 yield each
 
