@@ -375,7 +375,7 @@ def test_every_kernel(kernel: str, mode: str) -> None:
 
 
 def _unlike(mode: str, family: str, random: Random) -> Iterator[Call]:
-    """Calls that LAYERS make: 20 of different layers, then each of a kind that those before it are not."""
+    """Calls that LAYERS make: 12 of different layers, then each of a kind that those before it are not."""
     seen: set[Any] = set()
     layers = 0
     for call in _calls(LAYERS, mode, [family], random):
@@ -383,7 +383,7 @@ def _unlike(mode: str, family: str, random: Random) -> Iterator[Call]:
         layers += bool(candidates)
         for i, each in enumerate(random.sample(candidates, len(candidates))):
             kinds = kinds_of(each.plan, mode)
-            if not kinds <= seen or (i == 0 and layers <= 20):
+            if not kinds <= seen or (i == 0 and layers <= 12):
                 seen |= kinds
                 yield each
 

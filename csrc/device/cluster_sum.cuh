@@ -1,13 +1,13 @@
-// Sums over the blocks of a cluster, through each other's shared memory.
+// Sums over the blocks of a cluster (split K), through distributed shared memory.
 #pragma once
 
 #include "device/tma_sm90.cuh"
 
 namespace deconv::hopper {
 
-// Adds the accumulators of a cluster's `blocks` blocks, for the first of them; true there. Each block adds its part of
-// them, in the order of ranks, and gives the sums to the first. own: this thread's first 16 bytes of shared memory that
-// are free in every block; the next lie 16 bytes further on for each of kThreads threads.
+// Adds the accumulators of a cluster's `blocks` blocks in rank order. Each block adds a part of them and sends it to
+// the first block, the only one that returns true. own: this thread's first 16 bytes of shared memory that are free in
+// every block; the next lie kThreads * 16 bytes further on.
 template <int kThreads, int kCount>
 __device__ __forceinline__ bool add_over_cluster(float (&acc)[kCount], uint32_t own, int blocks) {
   constexpr int kBytes = 16, kAhead = 4;

@@ -8,6 +8,7 @@
 // a cluster have neighbouring channels, and each brings half of the pixels for both.
 #pragma once
 
+#include "core/divisor.h"
 #include "device/mma_sm80.cuh"
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"

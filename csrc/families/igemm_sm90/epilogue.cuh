@@ -1,9 +1,13 @@
-// From a warpgroup's accumulators to the result: bias, one rounding, whole sectors where the layout allows.
+// From a warpgroup's accumulators to the result: bias, one rounding, then the store that fits the layout.
 //
-// A sector (32 bytes) that two warps write a part of each is read from memory first, unless they do so within some
-// hundred cycles; so a tile may be planned to write whole sectors, but at the ends of the result's rows
-// (plan.whole_sectors): tiles side by side overlap, and each row is divided between them where a sector begins.
+//   channels adjacent                             store_channels.cuh; by TMA: store_tma.cuh
+//   columns adjacent, groups of columns           store_runs.cuh; whole sectors: store_rows.cuh; by TMA: store_tma.cuh
+//   columns adjacent, groups of rows or images    store_columns.cuh
+//   blocks of a sub_pixel result                  store_blocks.cuh
 //
+// A sector (32 bytes) that two warps write in part is read from memory first, unless both writes come within some
+// hundred cycles. With plan.whole_sectors, tiles side by side overlap, and each row is divided between them where a
+// sector begins: only the ends of the result's rows are partial sectors.
 #pragma once
 
 #include "families/igemm_sm90/row_order.cuh"
@@ -16,7 +20,7 @@
 
 namespace deconv::hopper {
 
-// kToBlocks: plan.to_blocks, in instances of their own, for it takes registers.
+// kToBlocks: plan.to_blocks, in instances of their own because it takes registers.
 template <class T, int kGroups, int kPhases, int kFold, bool kMajorM, bool kToBlocks>
 class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
  public:
@@ -48,7 +52,7 @@ class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
       return;
     }
     const Window window = window_of(item, phases);
-    // A warpgroup within one line of the tile, which large images give, has a shorter way.
+    // A warpgroup within one line of the tile (large images) skips the walk over lines.
     const bool one_line = first_group().group + kGroups <= p.plan.line_groups;
     if (p.plan.channels_adjacent) {
       const ChannelStore<Tile> channels(*this);
@@ -82,9 +86,9 @@ class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
     }
   }
 
-  // Whether the sums of the tile's pixels are; groups beyond it may hold anything.
+  // True if all sums of the tile's pixels are finite. Groups beyond the tile are skipped: they may hold anything.
   __device__ __forceinline__ bool all_finite(const Accumulators& acc) const {
-    float nothing[4] = {};  // NaN from the first sum on that is not finite
+    float nothing[4] = {};  // NaN once a sum is not finite: 0 * Inf and 0 * NaN are NaN
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       if ((used_groups_ >> j & 1) == 0) continue;
@@ -106,7 +110,7 @@ class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
   using Tile::window_of;
   using typename Tile::Window;
 
-  // Which of the biases a channel has.
+  // Index of a channel's bias.
   __device__ __forceinline__ int bias_of(const Item& item, int channel) const {
     const int of_all = item.group * p.result_channels + channel;
     if constexpr (!kToBlocks) return of_all;

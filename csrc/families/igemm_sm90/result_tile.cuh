@@ -1,4 +1,4 @@
-// Where the accumulators of a warpgroup lie in the result: what every way to store them shares.
+// Base of all stores: where the accumulators of a warpgroup lie in the result.
 #pragma once
 
 #include "device/mma_sm80.cuh"
@@ -15,8 +15,7 @@ struct ResultTile {
   static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
   using Accumulators = float[kPhases][kGroups * 4];
 
-  // shared: this warp's staging rows, used where columns are adjacent, in groups of rows or images, and for whole
-  // sectors.
+  // shared: this warp's staging rows, used with columns adjacent: by groups of rows or images, and for whole sectors.
   __device__ __forceinline__ ResultTile(const ConvParams<T>& params, int warpgroup, int warp, int lane, uint32_t shared)
       : p(params),
         warpgroup_(warpgroup),
@@ -40,7 +39,7 @@ struct ResultTile {
     return groups;
   }
 
-  // Of the block's.
+  // Counted from the block's first.
   __device__ __forceinline__ int first_channel_of_warpgroup() const {
     return p.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0;
   }
@@ -50,9 +49,9 @@ struct ResultTile {
   struct Window {
     T* first;  // this warp's first channel, the tile's first pixel
     int channels;  // of this warp's that exist
-    int64_t inner, group, line;  // elements from one pixel of a group to the next; to the next group; to the next line
-    int inners, lines;  // pixels that exist of a group; lines
-    int widths[kPhases];  // columns that exist (folded by warps: of this warp's)
+    int64_t inner, group, line;  // elements to the next pixel of a group; the next group; the next line
+    int inners, lines;  // that exist: pixels of a group; lines
+    int widths[kPhases];  // columns that exist; folded across warps: of this warp's
     bool groups_of_columns;  // a group is 8 columns
   };
 
@@ -87,7 +86,7 @@ struct ResultTile {
     return v;
   }
 
-  // A group within the tile: which of its line, which line.
+  // A group of the tile: its index in its line, and its line.
   struct Cursor {
     int group, line;
   };
@@ -99,16 +98,16 @@ struct ResultTile {
             : plan.inner == HopperInner::kBatch && plan.second.n > 0 ? 0
                                                                      : plan.second.h};
   }
-  // How many groups of a line hold pixel `inner` in phase k.
+  // Number of groups of a line in which pixel `inner` of phase k exists.
   __device__ __forceinline__ static int groups_with(const Window& v, int k, int inner) {
     if (v.groups_of_columns) return (v.widths[k] - inner + 7) / 8;
     return inner < v.inners ? v.widths[k] : 0;
   }
 
-  // The groups of a warpgroup in order: where a lane's part of each lies, and which of its line it is.
+  // Walks the groups of a warpgroup in order: the address of this lane's part, and the group's index in its line.
   struct Walk {
     T* at;
-    int group, lines;  // lines: left, with this one; past the last, no group exists
+    int group, lines;  // lines: left, this one included; past the last, group is kBeyond
   };
   static constexpr int kBeyond = 1 << 30;
   __device__ __forceinline__ Walk walk_from(const Window& v, T* of_lane) const {
@@ -127,12 +126,13 @@ struct ResultTile {
     }
   }
 
-  // Whether the walk's group, its j-th, is one of the first `count` of its line.
+  // True if the walk's group, its j-th, is one of the first `count` of its line.
   __device__ __forceinline__ static bool exists(bool one_line, const Walk& walk, int j, int count) {
     return one_line ? j < count - walk.group : walk.group < count;
   }
 
-  // Rows that are not permuted leave a lane two channels and the two 8 further on; neighbouring lanes join theirs.
+  // Rows that are not permuted leave a lane two channels and the two 8 further on. Pairs of lanes exchange words, so
+  // that each lane has four adjacent channels.
   __device__ __forceinline__ void exchange(uint32_t& low, uint32_t& high) const {
     const bool is_odd = lane_ % 2 == 1;
     const uint32_t other = __shfl_xor_sync(~0u, is_odd ? low : high, 1);
@@ -145,8 +145,8 @@ struct ResultTile {
 
   const ConvParams<T>& p;
   int warpgroup_;
-  int first_channel_;  // this warp's, of the block's
-  int column_;  // which of the folded columns is this warp's
+  int first_channel_;  // this warp's, counted from the block's first
+  int column_;  // the folded column of this warp
   int lane_;
   uint32_t shared_;
   uint32_t used_groups_;

@@ -1,4 +1,9 @@
-// Pixels that are blocks of another result (Problem::blocks).
+// Stores blocks of a sub_pixel result (Problem::blocks): a pixel is a block of height x width elements of another
+// tensor.
+//
+//   element (r, k) of channel m of the block at (h, w)  ->  [m, h * height + r - shift_h, w * width + k - shift_w]
+//
+// A result channel is an element. It has its own offset in the block, and its own set of pixels in which it exists.
 #pragma once
 
 #include "families/igemm_sm90/result_tile.cuh"
@@ -42,8 +47,8 @@ class BlockStore : Tile {
   }
 
  private:
-  // Pixels that are blocks of another result's. Of the pixels q in [0, count) of a tile that begins with pixel `first`:
-  // those whose block has a row, or column, k in it.
+  // The pixels q in [0, count) of a tile that begins with pixel `first` whose block has a row, or column, k in the
+  // result.
   struct Range {
     int begin, end;
     __device__ __forceinline__ bool has(int i) const { return i >= begin && i < end; }
@@ -54,13 +59,13 @@ class BlockStore : Tile {
     return {max((k < shift ? 1 : 0) - first, 0), min(end - first, count)};
   }
 
-  // The groups of this warpgroup in order: where this lane's pixel lies, and elements to the next group, and more to
-  // that of the next line.
+  // Walks the groups of this warpgroup in order: the address of this lane's pixel, elements to the next group, and
+  // elements to add at the end of a line.
   struct BlockWalk {
     T* at;
     int64_t group, line;
-    int groups_left;  // of the line
-    int inner;  // of this lane, within a group of the tile's
+    int groups_left;  // in the line
+    int inner;  // this lane's pixel within a group of the tile
     bool groups_of_columns, is_height;
   };
   __device__ __forceinline__ BlockWalk block_walk(const Item& item, int inner) const {
@@ -84,8 +89,8 @@ class BlockStore : Tile {
     return walk.groups_of_columns ? p.result_w : walk.is_height ? p.result_h : p.result_n;
   }
 
-  // An element of this lane's pixel, of channel `channel` of the tile: how far from the pixel's first it lies, and a
-  // bit for each group of this warpgroup in which it exists.
+  // Channel `channel` of the tile at this lane's pixel: its offset from the pixel's first element, and a bit for each
+  // group of this warpgroup in which it exists.
   struct BlockElement {
     int offset;
     uint32_t groups;
@@ -106,14 +111,14 @@ class BlockStore : Tile {
     const int of_line = walk.groups_of_columns ? width.begin > inner : width.begin;  // the first group
     const int end_of_line = walk.groups_of_columns ? (width.end - inner + 7) >> 3 : width.end;
     const Cursor first = first_group();
-    int begin = -first.group;  // of a line's groups, among this warpgroup's
+    int begin = -first.group;  // a line's first group, among this warpgroup's
 #pragma unroll 1
     for (int line = first.line; begin < kGroups && line < end; ++line, begin += plan.line_groups) {
       if (line >= first_line) element.groups |= bits_below(begin + end_of_line) & ~bits_below(begin + of_line);
     }
     return element;
   }
-  // The lowest `count` bits, of less or more than there are.
+  // A mask of the lowest `count` bits; count may be negative or above 32.
   __device__ __forceinline__ static uint32_t bits_below(int count) {
     return count <= 0 ? 0 : count >= 32 ? ~0u : (1u << count) - 1;
   }
@@ -125,15 +130,16 @@ class BlockStore : Tile {
     }
   }
 
-  // float32: this lane's two pixels of a group, of two channels. Where blocks have short rows and neighbouring pixels
-  // are neighbouring blocks, lanes of two rows exchange one of their pixels: then a row's are stored together.
+  // float32: stores two pixels of a group in two channels. If blocks have short rows and neighbouring pixels are
+  // neighbouring blocks, two lanes exchange pixels (kExchanges): the elements of a block's row are then stored
+  // together.
   template <bool kExchanges>
   __device__ __forceinline__ void store_blocks(const Item& item, const Accumulators& acc) const {
     const int apart = !kExchanges ? 0 : p.apart.blocks.width.divisor > 2 ? 4 : 2;  // channels
     const int channel = first_channel_ + (lane_ / 4 & ~apart), pixel = kExchanges && (lane_ / 4 & apart) != 0 ? 1 : 0;
     BlockWalk walk = block_walk(item, lane_ % 4 * 2 + pixel);
     const int64_t second = kExchanges ? 0 : inner_step(walk);
-    // In the order of the accumulators: of each channel, its pixels, or the exchanged ones of two channels.
+    // In the order of the accumulators: the pixels of each channel, or after the exchange one pixel of two channels.
     const auto find = [&](int half, int i) {
       return block_element(item, walk, channel + half * 8 + (kExchanges ? i * apart : 0), kExchanges ? 0 : i);
     };
@@ -155,7 +161,7 @@ class BlockStore : Tile {
     }
   }
 
-  // 16-bit types: four neighbouring channels of this lane's pixel of a group, kCount a store.
+  // 16 bits: stores four adjacent channels of this lane's pixel of a group, kCount a store.
   template <int kCount>
   __device__ __forceinline__ void store_blocks_by(const Item& item, const Accumulators& acc) const {
     BlockWalk walk = block_walk(item, lane_ / 4);

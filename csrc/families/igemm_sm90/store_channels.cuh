@@ -1,4 +1,5 @@
-// Channels adjacent: eight lanes (float) or four (16-bit, after a transposition) fill a sector of one pixel.
+// Stores with channels adjacent, from registers: eight lanes (float32), or four after movmatrix (16 bits), fill a
+// sector of one pixel.
 #pragma once
 
 #include "families/igemm_sm90/result_tile.cuh"
@@ -35,7 +36,7 @@ class ChannelStore : Tile {
 #pragma unroll
     for (int k = 0; k < kPhases; ++k) {
       Walk walk = walk_from(v, v.first + inner * v.inner + channel + k * p.result_w);
-      // Of this lane's pixel and (float) the one after: groups that hold them.
+      // Groups that hold this lane's pixel, and (float32) the next pixel.
       const int count = groups_with(v, k, inner), second = kShort ? 0 : groups_with(v, k, inner + 1);
       if constexpr (kShort) {
         p.vector_result > 1 ? store_by<4, kOneLine>(v, acc[k], walk, channels > 0 ? count : 0, channels)
@@ -56,7 +57,7 @@ class ChannelStore : Tile {
   }
 
  private:
-  // 16-bit types: four channels of each group's pixel, kCount a store.
+  // 16 bits: stores four channels of each group's pixel, kCount a store.
   template <int kCount, bool kOneLine>
   __device__ __forceinline__ void store_by(const Window& v, const float (&acc)[kGroups * 4], Walk walk, int count,
                                            int channels) const {

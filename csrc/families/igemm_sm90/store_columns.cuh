@@ -1,5 +1,5 @@
-// Columns adjacent, groups of rows or of images: rows of columns pass through shared memory, so that a warp stores
-// neighbours together.
+// Stores with columns adjacent and groups of rows or images. A group holds one column, so registers of a lane hold
+// columns only across groups: rows of columns pass through shared memory, and a warp stores neighbours together.
 #pragma once
 
 #include "families/igemm_sm90/result_tile.cuh"
@@ -32,18 +32,18 @@ class ColumnStore : Tile {
   }
 
  private:
-  static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // of one row of columns
+  static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // in a row of columns
   static constexpr int kStagedWords = hopper_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
   static_assert(kWords % kStagedWords == 0, "even shares");
 
   static constexpr int kRowsOfLane = 4 / kFold;  // of columns
-  // Element e of a lane's row b of columns: rows 8 (b / 2) + lane / 4, pixels 2 (lane % 4) + b % 2, group e / kPhases,
-  // phase e % kPhases; or the columns folded in this warp.
+  // Element e of a lane's row b of columns: channel 8 (b / 2) + lane / 4, pixel 2 (lane % 4) + b % 2, group e /
+  // kPhases, phase e % kPhases. Folded: channel lane / 4, pixel 2 (lane % 4) + b, group e / 2, folded column e % 2.
   __device__ __forceinline__ static float element(const Accumulators& acc, int e, int b) {
     return kFold == 1 ? acc[e % kPhases][e / kPhases * 4 + b] : acc[0][e / 2 * 4 + e % 2 * 2 + b];
   }
-  // The 32 bits of element e, or of e and the next.
+  // One word: element e, or (16 bits) e and the next.
   template <int kPerWord>
   __device__ __forceinline__ static uint32_t word(const Accumulators& acc, int e, int b) {
     if constexpr (kPerWord == 2) {
@@ -53,7 +53,7 @@ class ColumnStore : Tile {
     }
   }
 
-  // kCount: neighbours of a store.
+  // kCount: adjacent elements of a store.
   template <int kCount>
   __device__ __forceinline__ void store_staged(const Window& v, Accumulators& acc) const {
     constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
@@ -66,10 +66,10 @@ class ColumnStore : Tile {
     const int sub_channel = sub_row / 4, sub_inner = sub_row % 4 * 2;
     const int channels = v.channels - sub_channel, inners = v.inners - sub_inner;
     const int64_t next_channel = kStepChannels * p.result_m;
-    // Rows that are stored at once lie so far apart that they meet different banks.
+    // Rows stored at once lie kApart rows apart, in different banks.
     constexpr int kApart = 32 / kRows;
     const uint32_t staged = shared_ + (lane_ % kRows * kApart + lane_ / kRows) * kStagedPitch * 4;
-    // Lanes beyond a row's words load its last, so that none reads what another warp writes.
+    // Lanes beyond a row's words load its last, so that no lane reads what another warp writes.
     const uint32_t row_of_lane = shared_ + (sub_row * kApart * kStagedPitch + min(lane_word, kStagedWords - 1)) * 4;
     const Cursor start = first_group();
 #pragma unroll

@@ -1,5 +1,12 @@
-// Columns adjacent, groups of columns: rows pass through shared memory and leave by 16 bytes ("pieces"). Rows of the
-// tile's phases do so some channels at a time; rows of more phases wait there for the phase groups that are missing.
+// Stores with columns adjacent and groups of columns, in whole sectors: rows pass through shared memory and leave in
+// pieces of 16 bytes.
+//
+//   row of the result   | elements | piece | piece | ... | piece | elements |
+//   staged              [channel][line][column of the staged phases], a line begins at a word
+//
+// A tile's part of a row begins and ends at sectors, except at the ends of the row.
+// store: rows of the tile's phases, some channels of a warp at a time. store_all_phases: rows of all phases, 16
+// channels, which wait in shared memory until the last phase group has come.
 #pragma once
 
 #include "families/igemm_sm90/result_tile.cuh"
@@ -42,7 +49,7 @@ class RowStore : Tile {
     }
   }
 
-  // phase: the first of the phase group's. The last phase group of a row stores it.
+  // Stages the phases of a phase group; `phase` is the first. The last phase group of a row stores it.
   template <bool kOneLine>
   __device__ __forceinline__ void store_all_phases(const Item& item, const Window& v, int phase,
                                                    const Accumulators& acc) const {
@@ -64,25 +71,25 @@ class RowStore : Tile {
   static constexpr int kRowChannels = hopper_row_channels(kSize);
   static constexpr int kPiece = 16, kSector = 32;
 
-  // Which bytes of a row are a tile's, from the first piece on that any of the tile's columns is in.
+  // The bytes of a row that are this tile's, counted from the piece that holds the tile's first column.
   struct RowBytes {
     int skew;  // where the tile's columns begin
     int begin, end;
     __device__ __forceinline__ int first_piece() const { return (begin + kPiece - 1) / kPiece * kPiece; }
     __device__ __forceinline__ int pieces_end() const { return end / kPiece * kPiece; }
   };
-  // A staged row begins at a word.
+  // Rounds up to a word, where staged rows begin.
   template <class Int>
   __device__ __forceinline__ static Int staged_skew(Int skew) {
     return (skew + 3) / 4 * 4;
   }
   // What every row of a tile has in common, in bytes.
   struct RowWindow {
-    uint32_t base;  // the result's address
-    bool is_even;  // rows begin and end with pieces
+    uint32_t base;  // the result's address, low word
+    bool is_even;  // rows begin and end at multiples of 16 bytes
     bool is_first, is_last;  // of the tiles that share a row
     int exist;  // of a row, from the tile's first column on
-    int own;  // until the next tile
+    int own;  // until the next tile begins
 
     __device__ __forceinline__ RowBytes of_row(const T* row) const {
       const uint32_t at = low_word(row), offset = at - base;
@@ -113,7 +120,7 @@ class RowStore : Tile {
     return kOneLine ? 1 : p.plan.pixels.h - p.plan.second.h;
   }
 
-  // The staged lines of `channels` channels, from `first` on in the result.
+  // Stores the staged lines of `channels` channels, from `first` on in the result.
   template <bool kOneLine>
   __device__ __forceinline__ void store_lines(const RowWindow& window, const Window& v, T* first, uint32_t staged,
                                               int channels) const {
@@ -132,7 +139,7 @@ class RowStore : Tile {
     }
   }
 
-  // This lane's channel of half `half`, whose first line lies at `row` in the result.
+  // Stages this lane's channel of half `half`; its first line lies at `row` in the result.
   template <bool kOneLine, bool kWaits>
   __device__ __forceinline__ void stage_rows(const Window& v, const T* row, int phase, const Accumulators& acc,
                                              int half, uint32_t shared) const {
@@ -164,7 +171,7 @@ class RowStore : Tile {
     }
   }
 
-  // Two phases of a pixel, of which the row may lack the second. in_words: a 16-bit pair is whole and lies in one word.
+  // Stages two phases of a pixel; the row may lack the second. in_words: a 16-bit pair is whole and lies in one word.
   __device__ __forceinline__ static void stage_pair(uint32_t to, float first, float second, bool in_words,
                                                     bool has_second) {
     if constexpr (kSize == 4) {
@@ -179,9 +186,9 @@ class RowStore : Tile {
     }
   }
 
-  // The tile's part of this lane's row, by plan.row_lanes lanes.
+  // plan.row_lanes lanes store the tile's part of a row.
   __device__ __forceinline__ void store_line(const RowWindow& window, T* row, uint32_t staged, bool exists) const {
-    constexpr int kPieces = kGroups * 8 * kPhases * kSize / (8 * kPiece);  // of one of eight lanes
+    constexpr int kPieces = kGroups * 8 * kPhases * kSize / (8 * kPiece);  // of a lane, if eight share a row
     constexpr int kAhead = kPieces % 4 == 0 ? 4 : kPieces % 3 == 0 ? 3 : 2;
     static_assert(kPieces % kAhead == 0, "whole batches of loads");
     const RowBytes bytes = window.of_row(row);
@@ -203,7 +210,7 @@ class RowStore : Tile {
       }
     }
     if (window.is_even || !exists) return;
-    // The elements before and behind the pieces.
+    // The elements before and after the pieces.
     const int left_end = min(bytes.first_piece(), bytes.end), right = max(bytes.first_piece(), bytes.pieces_end());
 #pragma unroll 1
     for (int at = of_lane * kSize; at < kPiece; at += row_lanes * kSize) {
@@ -212,7 +219,7 @@ class RowStore : Tile {
     }
   }
 
-  // What lies `shift` bytes further on.
+  // The 16 bytes `shift` bytes after `address`; shift is 0, or 2 if the row begins at an odd 16-bit element.
   __device__ __forceinline__ static uint4 staged_piece(uint32_t address, int shift) {
     const uint4 value = load_shared_vector(address);
     if constexpr (kSize == 4) return value;

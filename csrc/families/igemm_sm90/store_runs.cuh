@@ -1,5 +1,5 @@
-// Columns adjacent, groups of columns: from registers. A lane holds two pixels of each channel, in all phases a run of
-// neighbours.
+// Stores with columns adjacent and groups of columns, from registers: a lane has two pixels of each channel, with all
+// phases a run of adjacent columns.
 #pragma once
 
 #include "families/igemm_sm90/result_tile.cuh"
@@ -37,8 +37,8 @@ class RunStore : Tile {
     }
   }
 
-  // Flat lines: a group may begin in one and end in the next. kCount: a lane's pixels that a store takes, both where a
-  // line has an even number of them.
+  // Flat lines: a group may begin in one line and end in the next. kCount: pixels of a store; 2 needs lines of an even
+  // number of pixels.
   template <int kCount>
   __device__ __forceinline__ void store_flat(const Window& v, const Accumulators& acc) const {
     const int pitch = p.plan.halo.w, channels = v.channels - lane_ / 4;
@@ -71,12 +71,12 @@ class RunStore : Tile {
   }
 
  private:
-  // kCount neighbours a store.
+  // kCount adjacent elements a store.
   template <int kCount, bool kOneLine>
   __device__ __forceinline__ void store_by(const Window& v, Accumulators& acc) const {
     constexpr int kRun = 2 * kPhases;
     const int inner = lane_ % 4 * 2;
-    int count[kRun];  // groups that hold each of the run's elements
+    int count[kRun];  // groups that hold each element of the run
 #pragma unroll
     for (int e = 0; e < kRun; ++e) count[e] = groups_with(v, e % kPhases, inner + e / kPhases);
 #pragma unroll

@@ -1,4 +1,4 @@
-// Results that leave by TMA: staged in shared memory, in the order of a halo's, then sent by one thread.
+// Stores by TMA: a warpgroup stages its results in the order of a halo's rows, then one thread sends them.
 #pragma once
 
 #include "device/tma_sm90.cuh"
@@ -26,10 +26,9 @@ class TmaStore : Tile {
 
   __device__ __forceinline__ explicit TmaStore(const Tile& tile) : Tile(tile) {}
 
-  // Channels adjacent, by tensor copies: this warpgroup's pixels become rows of their channels, swizzled, in shared
-  // memory at `staged`, in the order of a halo's, with the phases of a column beside each other. Groups between two
-  // lines come along. Rows have 128 bytes at most, so of float32 half of the warps stage, are copied, then the other
-  // half.
+  // Channels adjacent: this warpgroup's pixels become swizzled rows of channels at `staged`, in the order of a halo's
+  // rows, with the phases of a column side by side. Groups between two lines are staged too. A swizzled row has at most
+  // 128 bytes, so for float32 half of the warps stage and send, then the other half (kCopies).
   static constexpr int kCopies = hopper_copied_bytes(sizeof(T), kFold) < kHopperTileM / kFold * sizeof(T) ? 2 : 1;
   __device__ __forceinline__ void stage_channels(const Accumulators& acc, int copy, uint32_t staged) const {
     const int first_channel = first_channel_ % kTileM - copy * kCopiedChannels;
@@ -43,7 +42,7 @@ class TmaStore : Tile {
         return of_column + swizzled(row * kCopiedBytes + (first_channel + channel) * kSize, kCopiedBytes);
       };
       if constexpr (sizeof(T) == 2) {
-        // A lane names a row of one of four matrices: of the lower or upper 8 channels, of this group or the next.
+        // A lane addresses a row of one of four matrices: the lower or upper 8 channels, of this group or the next.
         const uint32_t at = place(lane_ % 8, lane_ / 8 % 2 * 8) + lane_ / 16 * kGroupBytes;
 #pragma unroll
         for (int j = 0; j < kGroups; j += 2) {
@@ -66,9 +65,8 @@ class TmaStore : Tile {
     }
   }
 
-  // The same with columns adjacent, of pairs of phases in groups of columns: a row is a run of neighbouring columns of
-  // one channel. The rows of all channels follow each other, then those of the next columns. A lane's two pixels are
-  // neighbours; groups between two lines come along.
+  // Columns adjacent, two phases, groups of columns: a row is a run of adjacent columns of one channel, in the order
+  // [run][channel][column]. A lane's two pixels are neighbours. Groups between two lines are staged too.
   __device__ __forceinline__ void stage_columns(const Accumulators& acc, uint32_t staged) const {
     static_assert(kSize == 2 && kPhases == 2 && kFold == 1, "pairs of phases of 16 bits");
     constexpr int kRowBytes = kHopperCopiedRun * kSize, kGroupBytes = kRowBytes / kHopperRunGroups;
@@ -85,7 +83,7 @@ class TmaStore : Tile {
     }
   }
 
-  // One thread sends what was staged to the result, a copy a line; pixels and channels beyond it are left out.
+  // One thread sends what was staged, a copy for each line. TMA leaves out pixels and channels beyond the result.
   __device__ __forceinline__ void send_channels(const Item& item, int phase_group, int copy, uint32_t staged) const {
     const HopperConvPlan& plan = p.plan;
     const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
@@ -115,7 +113,7 @@ class TmaStore : Tile {
   }
 
  private:
-  // Staged for tensor copies: of a pixel, and of a group with all its columns and phases.
+  // Staged bytes of a pixel, and of a group with all its columns and phases.
   static constexpr int kCopiedBytes = hopper_copied_bytes(sizeof(T), kFold);
   static constexpr int kCopiedChannels = kCopiedBytes / static_cast<int>(sizeof(T));
   static constexpr int kGroupBytes = 8 * kFold * kPhases * kCopiedBytes;
