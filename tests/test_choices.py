@@ -17,21 +17,10 @@ import pytest
 from deconv_ext.workloads import KERNELBENCH, SWEEP, ZOO, Case
 
 core = pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
-from planning import problem_of  # noqa: E402
+from planning import FAMILIES, problem_of, words_of  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
 PEAK_BANDWIDTH = {"h100": 3.35e12, "h200": 4.92e12}  # of memory, bytes/s
-FAMILIES = (
-    "simt",
-    "depthwise",
-    "igemm_sm90",
-    "wgrad_sm90",
-    "igemm_sm80",
-    "small_channel",
-    "col2im",
-    "sub_pixel",
-    "group_merge",
-)
 
 
 class Row(NamedTuple):
@@ -45,13 +34,12 @@ class Row(NamedTuple):
 
     def chosen(self, families: str = "", gpu: str = "") -> str:
         """The plan that the planner takes; by default for the host core's own device, an H200."""
-        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(self.mode, "float32")
-        problem = problem_of(self.layer, self.direction, dtype, "contiguous" if self.layout == "nchw" else self.layout)
-        problem.allow_tf32 = self.mode == "tf32"
+        mode = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}.get(self.mode, "float32")
+        problem = problem_of(self.layer, self.direction, mode, "contiguous" if self.layout == "nchw" else self.layout)
         device = core.Device()
         if gpu:
             device.partial_run_bytes = core.partial_run_bytes(PEAK_BANDWIDTH[gpu])
-        return core.make_plan(problem, device, families).describe(getattr(core.DType, dtype))
+        return words_of(core.make_plan(problem, device, families), mode)
 
 
 def _rows(name: str) -> list[Row]:

@@ -228,6 +228,9 @@ void run_cluster() {
   for (const auto& block : machine.grid->blocks) {
     if (!block->copies.empty() || !block->late_copies.empty())
       machine.error = "a block ends with copies to its shared memory under way";
+    unsigned char* const end = block->memory.data() + block->memory.size();
+    if (std::any_of(block->shared + block->shared_bytes, end, [](unsigned char byte) { return byte != 0xFF; }))
+      machine.error = "memory behind a block's shared memory was written";
   }
 }
 
@@ -239,7 +242,7 @@ void make_block(Grid& grid, unsigned index, unsigned rank) {
   block->rank = static_cast<int>(rank);
   block->alive = grid.launch.threads;
   block->cluster = static_cast<int>(grid.launch.cluster);
-  block->memory.assign(grid.launch.shared_bytes + 1024, 0xFF);  // NaN
+  block->memory.assign(grid.launch.shared_bytes + 2 * 1024, 0xFF);  // NaN, also behind it
   block->shared_bytes = static_cast<uint32_t>(grid.launch.shared_bytes);
   block->shared = block->memory.data() + (1024 - reinterpret_cast<uintptr_t>(block->memory.data()) % 1024);
   block->unfenced.assign(grid.launch.shared_bytes / 4 + 4, 0);
