@@ -613,6 +613,37 @@ def test_infinities_stay_in_their_group(mode: str, layout: str) -> None:
     assert torch.equal(result, finite)
 
 
+# Multipliers, dilation alone and with a stride, strides up to 16 and beyond the image, output_padding, kernels without
+# taps in some phases, one channel, pixels of whole packs of channels.
+STRIPS = [
+    case("five", 2, 6, 9, 21, 6, 5, 1, 2, g=6),
+    case("three_by_three_multiplied", 1, 3, 7, 10, 6, (3, 4), (3, 2), (1, 0), (2, 1), g=3),
+    case("divided", 2, 12, 5, 8, 4, (4, 3), 2, (3, 1), (1, 0), g=4),
+    case("dilated", 1, 16, 8, 9, 16, 3, 1, 2, 0, g=16, d=(2, 3)),
+    case("dilated_by_four", 2, 4, 6, 5, 4, (3, 5), (4, 2), 1, (3, 0), g=4, d=(2, 4)),
+    case("sixteen", 1, 3, 3, 4, 3, (16, 20), (16, 16), (0, 3), (1, 5), g=3),
+    case("gaps", 1, 24, 4, 3, 24, (2, 1), (5, 7), 0, (4, 6), g=24),
+    case("one_to_many", 2, 1, 6, 7, 5, 4, (2, 3), 1),
+    case("many_to_one", 2, 40, 6, 7, 1, (9, 3), (4, 1), (4, 1), (3, 0)),
+    case("one_pixel", 3, 8, 1, 1, 8, (4, 5), (2, 3), (1, 0), g=8),
+]
+
+
+@pytest.mark.parametrize("direction", list(RESULTS))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("one", STRIPS, ids=lambda one: one["name"])
+def test_strips_of_the_depthwise_family(one: Case, layout: str, direction: str) -> None:
+    for mode in ("float64", "float32", "float16", "bfloat16"):
+        for multiprocessors in (1, 40):
+            call = Call(one, direction, mode, layout, "depthwise", multiprocessors)
+            plans = [
+                p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "channel_slots")
+            ]
+            assert len(plans) == 1
+            call.with_plan(plans[0]).check()
+            _check_odd_addresses(call.with_plan(plans[0]))
+
+
 # One thread a block and several, whole runs and halves, several segments, paddings beyond the stride, more output than
 # the last block covers.
 ENLARGED = [

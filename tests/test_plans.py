@@ -29,8 +29,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 THREADS, THREAD_ROWS = 256, 8
 SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
 DEPTHWISE_PLANS = (
-    core.DepthwisePlanesPlan, core.DepthwiseChannelsPlan, core.DepthwiseBlocksPlan, core.DepthwisePacksPlan,
-    core.DepthwiseRowsPlan,
+    core.DepthwiseStripsPlan, core.DepthwiseBlocksPlan, core.DepthwisePacksPlan, core.DepthwiseRowsPlan,
 )  # fmt: skip
 WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
@@ -357,93 +356,63 @@ def _blocks_cover(count: int, size: int, extent: int) -> None:
     assert (count - 1) * size < extent <= count * size
 
 
-def _check_depthwise_weight_passes(plan: Any, one: Case, columns_at_once: int) -> None:
-    """Each tap of the weight belongs to one pass: planes in order, chunks of each plane's taps."""
-    for axis, (passes, chunks, chunk) in enumerate(
-        ((plan.passes_h, plan.chunks_h, plan.chunk_h), (plan.passes_w * columns_at_once, plan.chunks_w, plan.chunk_w))
-    ):
-        geometry = core.AxisGeometry(
-            one["h" if axis == 0 else "w"], 1, one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis], False
-        )
-        taps = []
-        for index in range(passes):
-            plane, first = index // chunks, index % chunks * chunk
-            if plane < one["s"][axis]:
-                of_plane = core.axis_taps(geometry, 0, plane)
-                some = range(first, min(first + chunk, of_plane.count))
-                taps += [of_plane.first_tap + i * of_plane.tap_step for i in some]
-                assert len(some) < 2 or of_plane.shift_step == 1
-        assert _exactly_once(taps, range(one["k"][axis]))
+def _check_depthwise_passes(plan: Any, one: Case, axis: int, of_kernel: int) -> None:
+    """Each tap of the weight belongs to one pass: source phases in order, chunks of each one's taps."""
+    geometry = core.AxisGeometry(
+        one["h" if axis == 0 else "w"], 1, one["k"][axis], one["s"][axis], one["p"][axis], one["d"][axis], False
+    )
+    chunk, chunks = plan.chunk[of_kernel], plan.chunks[of_kernel]
+    lanes_are_phases = not plan.channels_inner and of_kernel == 0
+    assert plan.passes[of_kernel] == chunks * (1 if lanes_are_phases else one["s"][axis])
+    assert not lanes_are_phases or plan.lanes == one["s"][axis]
+    taps = []
+    for index in range(one["s"][axis] * chunks):
+        of_phase = core.axis_taps(geometry, 0, index // chunks)
+        first = index % chunks * chunk
+        some = range(first, min(first + chunk, of_phase.count))
+        taps += [of_phase.first_tap + i * of_phase.tap_step for i in some]
+        assert len(some) < 2 or of_phase.shift_step == 1
+    assert _exactly_once(taps, range(one["k"][axis]))
 
 
-def _check_depthwise_planes(plan: Any, one: Case, direction: str, accumulator: int) -> None:
-    height, width = result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
-    step = one["s"] if direction == "forward" else (1, 1)
-    images = one["n"] if direction == "grad_weight" else result_size(one, direction)[1]
-    assert plan.row_phases == min(step[0], height)
-    assert plan.phases == (step[1] if step[1] <= 2 else core.DEPTHWISE_COLUMNS)
-    thread_rows = core.depthwise_rows(plan.phases)
-    assert plan.rows % thread_rows == 0
-    assert plan.columns % core.DEPTHWISE_COLUMNS == 0
-    assert plan.images <= core.DEPTHWISE_IMAGES
-    _blocks_cover(plan.tiles_w, plan.columns, width)
-    _blocks_cover(plan.tiles_h, plan.rows, -(-height // step[0]))
-    _blocks_cover(plan.tiles_n, plan.images, images)
-    items = plan.images * plan.row_phases * (plan.rows // thread_rows) * (plan.columns // core.DEPTHWISE_COLUMNS)
-    pixels = plan.images * plan.source_rows * plan.row_pitch
-    assert plan.row_pitch > plan.sections * plan.pitch  # a place for pixels that nobody needs
-    assert plan.row_pitch % 4 == 0
-    assert plan.pitch % 4 == 0 or plan.phases == core.DEPTHWISE_COLUMNS
-    assert plan.tile_at % 16 == 0
-    assert plan.tile_at + pixels * accumulator <= plan.shared_bytes <= 44 << 10
-    tiles = plan.tiles_w * plan.tiles_h * plan.tiles_n
-    if direction == "grad_weight":
-        pixel_warps = core.DEPTHWISE_THREADS // 32 // plan.group_warps
-        assert items <= 32 * pixel_warps
-        assert pixel_warps * plan.group_warps * 32 == core.DEPTHWISE_THREADS
-        assert plan.tiles == tiles
-        _blocks_cover(plan.splits, plan.tiles_per_split, tiles)
-        _check_depthwise_weight_passes(plan, one, plan.group_warps)
-        pairs = one["ci"] * one["co"] // one["g"]
-        assert plan.blocks == pairs * plan.passes_h * plan.passes_w * plan.splits
-        return
-    assert plan.blocks == tiles * one["n"]
-    # What a strip reads lies within its section.
-    stride, dilation, padding, kernel = (one[key][1] for key in "sdpk")
-    if plan.phases == core.DEPTHWISE_COLUMNS:
-        for first in range(0, width, plan.columns):
-            lowest = first // stride + (padding - (kernel - 1) * dilation) // stride
-            assert (first + plan.columns - 1 + padding) // stride - lowest < plan.pitch
-    else:
-        for phase, plane in ((f, r) for f in range(step[1]) for r in range(one["s"][1] // step[1])):
-            taps = core.axis_taps(_axis(one, 1, direction), phase, plane)
-            reach = (taps.count - 1) * taps.shift_step if taps.count else 0
-            assert plan.columns // plan.phases + reach <= plan.pitch
-
-
-def _check_depthwise_channels(plan: Any, one: Case, direction: str) -> None:
-    height, width = result_size(one, direction)[2:] if direction != "grad_weight" else (one["h"], one["w"])
+def _check_depthwise_strips(plan: Any, one: Case, direction: str) -> None:
+    """Lanes, slots and blocks hold every strip of the result (grad_weight: of the input) once."""
+    weight_gradient = direction == "grad_weight"
+    size = (one["h"], one["w"]) if weight_gradient else result_size(one, direction)[2:]
     step = one["s"] if direction == "forward" else (1, 1)
     pairs = one["ci"] * one["co"] // one["g"]
-    channels = pairs if direction == "grad_weight" else result_size(one, direction)[1]
+    channels = pairs if weight_gradient else result_size(one, direction)[1]
     assert channels % plan.vector == 0
-    inner = channels * min(step[1], width) // plan.vector
-    _blocks_cover(plan.blocks_inner, plan.lanes, inner)
-    phase_width = (width - 1) // step[1] + 1
-    strips = -(-phase_width // core.depthwise_strip(plan.vector))
+    axes = (0, 1) if plan.channels_inner else (1, 0)  # of the image: the kernel's axis 0, and that of the strips
+    rows, columns = (-(-size[axis] // step[axis]) for axis in axes)
+    phases = [min(step[axis], size[axis]) for axis in axes]
+    strips = -(-columns // core.depthwise_strip(plan.vector))
+    first, second = (strips, rows) if plan.channels_inner else (rows, strips)
     slots = core.DEPTHWISE_THREADS // plan.lanes
-    if direction == "grad_weight":
-        assert plan.slots_w == slots > 0
-        _blocks_cover(plan.splits, plan.lines_per_split, one["n"] * height)
-        assert 1 <= plan.rows <= plan.lines_per_split
-        _check_depthwise_weight_passes(plan, one, 1)
-        assert plan.blocks == plan.blocks_inner * plan.passes_h * plan.passes_w * plan.splits
+    if weight_gradient:
+        assert plan.first_slots == slots > 0
+        assert plan.units == one["n"] * first * second
+        _blocks_cover(plan.splits, plan.units_per_split, plan.units)
+        for of_kernel, axis in enumerate(axes):
+            _check_depthwise_passes(plan, one, axis, of_kernel)
+        if plan.channels_inner:
+            _blocks_cover(plan.blocks_inner, plan.lanes * plan.vector, pairs)
+        else:
+            assert plan.blocks_inner == pairs
+        assert plan.blocks == plan.blocks_inner * plan.passes[0] * plan.passes[1] * plan.splits
         return
-    assert 0 < plan.slots_w * plan.slots_h <= slots
-    _blocks_cover(plan.blocks_w, plan.slots_w, strips)
-    _blocks_cover(plan.blocks_h, plan.slots_h * plan.rows, -(-height // step[0]))
-    assert plan.row_phases == min(step[0], height)
-    assert plan.blocks == plan.blocks_inner * plan.blocks_w * plan.blocks_h * plan.row_phases * one["n"]
+    assert 0 < plan.first_slots * plan.second_slots * plan.channel_slots <= slots
+    _blocks_cover(plan.blocks_first, plan.first_slots, first)
+    _blocks_cover(plan.blocks_second, plan.second_slots * plan.rows, second)
+    if plan.channels_inner:
+        _blocks_cover(plan.blocks_inner, plan.lanes, channels * phases[1] // plan.vector)
+        assert (plan.channel_slots, plan.block_phases) == (1, phases[0])
+    else:
+        _blocks_cover(plan.blocks_inner, plan.channel_slots, channels)
+        assert (plan.lanes, plan.block_phases) == tuple(phases)
+    blocks = plan.blocks_inner * plan.blocks_first * plan.blocks_second * plan.block_phases * one["n"]
+    assert plan.blocks == blocks
+    assert plan.shared_bytes <= 44 << 10
 
 
 def _check_depthwise_blocks(plan: Any, one: Case, direction: str, dtype: str) -> None:
@@ -529,12 +498,10 @@ def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, work
     assert one["g"] in (one["ci"], one["co"])
     assert plan.weight_gradient == (direction == "grad_weight")
     accumulator = 8 if dtype == "float64" else 4
-    if isinstance(plan, core.DepthwisePlanesPlan):
-        _check_depthwise_planes(plan, one, direction, accumulator)
-    elif isinstance(plan, core.DepthwiseRowsPlan):
+    if isinstance(plan, core.DepthwiseRowsPlan):
         _check_depthwise_rows(plan, one, direction, dtype)
     else:
-        _check_depthwise_channels(plan, one, direction)
+        _check_depthwise_strips(plan, one, direction)
     weights = torch.Size(result_size(one, "grad_weight")).numel()
     assert workspace == (plan.splits * weights * accumulator if plan.splits > 1 else 0)
 
@@ -2037,9 +2004,6 @@ def test_gradients_of_one_channel_without_groups(layout: str) -> None:
     for direction, dtype in (("grad_weight", "bfloat16"), ("grad_input", "float32")):
         plan = core.make_plan(problem_of(one, direction, dtype, layout))
         assert not isinstance(plan.tile, DEPTHWISE_PLANS)
-    one = case("one_input", 16, 1, 64, 64, 64, 4, 2, 1)
-    plan = core.make_plan(problem_of(one, "grad_weight", "bfloat16", layout))
-    assert isinstance(plan.tile, DEPTHWISE_PLANS) == (layout == "contiguous")
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (7, 2), (4, 3), (5, 3), (7, 4)])

@@ -18,10 +18,7 @@ cudaError_t launch_as(const Problem& problem, const Plan& plan, const Operands& 
   if (const auto* tile = std::get_if<GatherConvPlan>(&plan.tile)) {
     return launch_gather_conv<T>(problem, *tile, operands, stream);
   }
-  if (const auto* tile = std::get_if<DepthwisePlanesPlan>(&plan.tile)) {
-    return launch_depthwise<T>(problem, *tile, operands, stream);
-  }
-  if (const auto* tile = std::get_if<DepthwiseChannelsPlan>(&plan.tile)) {
+  if (const auto* tile = std::get_if<DepthwiseStripsPlan>(&plan.tile)) {
     return launch_depthwise<T>(problem, *tile, operands, stream);
   }
   if (const auto* tile = std::get_if<DepthwiseBlocksPlan>(&plan.tile)) {

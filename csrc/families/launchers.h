@@ -30,10 +30,7 @@ cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan&
                                  cudaStream_t stream);
 
 template <class T>
-cudaError_t launch_depthwise(const Problem& problem, const DepthwisePlanesPlan& plan, const Operands& operands,
-                             cudaStream_t stream);
-template <class T>
-cudaError_t launch_depthwise(const Problem& problem, const DepthwiseChannelsPlan& plan, const Operands& operands,
+cudaError_t launch_depthwise(const Problem& problem, const DepthwiseStripsPlan& plan, const Operands& operands,
                              cudaStream_t stream);
 template <class T>
 cudaError_t launch_depthwise(const Problem& problem, const DepthwiseBlocksPlan& plan, const Operands& operands,

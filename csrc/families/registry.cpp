@@ -248,8 +248,7 @@ std::string describe_launch(const MergedPlan& plan);
 
 const char* family(const GatherConvPlan&) { return "simt"; }
 const char* family(const GatherWeightPlan&) { return "simt"; }
-const char* family(const DepthwisePlanesPlan&) { return "depthwise"; }
-const char* family(const DepthwiseChannelsPlan&) { return "depthwise"; }
+const char* family(const DepthwiseStripsPlan&) { return "depthwise"; }
 const char* family(const DepthwiseBlocksPlan&) { return "depthwise"; }
 const char* family(const DepthwisePacksPlan&) { return "depthwise"; }
 const char* family(const DepthwiseRowsPlan&) { return "depthwise"; }

@@ -47,7 +47,7 @@ struct Device {
 double partial_run_bytes(double peak_bandwidth);
 
 struct Plan {
-  std::variant<GatherConvPlan, GatherWeightPlan, DepthwisePlanesPlan, DepthwiseChannelsPlan, DepthwiseBlocksPlan,
+  std::variant<GatherConvPlan, GatherWeightPlan, DepthwiseStripsPlan, DepthwiseBlocksPlan,
                DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperWeightLinesPlan, HopperWeightTensorPlan,
                HopperWeightTurnedPlan, HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan,
                MmaConvPlan, MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>

@@ -189,56 +189,32 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("blocks_n", &GatherWeightPlan::blocks_n)
       .def_readonly("blocks_tap", &GatherWeightPlan::blocks_tap)
       .def_readonly("blocks", &GatherWeightPlan::blocks);
-  py::class_<DepthwisePlanesPlan>(m, "DepthwisePlanesPlan")
-      .def_readonly("weight_gradient", &DepthwisePlanesPlan::weight_gradient)
-      .def_readonly("phases", &DepthwisePlanesPlan::phases)
-      .def_readonly("columns", &DepthwisePlanesPlan::columns)
-      .def_readonly("rows", &DepthwisePlanesPlan::rows)
-      .def_readonly("images", &DepthwisePlanesPlan::images)
-      .def_readonly("row_phases", &DepthwisePlanesPlan::row_phases)
-      .def_readonly("tiles_w", &DepthwisePlanesPlan::tiles_w)
-      .def_readonly("tiles_h", &DepthwisePlanesPlan::tiles_h)
-      .def_readonly("tiles_n", &DepthwisePlanesPlan::tiles_n)
-      .def_readonly("source_rows", &DepthwisePlanesPlan::source_rows)
-      .def_readonly("sections", &DepthwisePlanesPlan::sections)
-      .def_readonly("pitch", &DepthwisePlanesPlan::pitch)
-      .def_readonly("row_pitch", &DepthwisePlanesPlan::row_pitch)
-      .def_readonly("chunk_h", &DepthwisePlanesPlan::chunk_h)
-      .def_readonly("chunk_w", &DepthwisePlanesPlan::chunk_w)
-      .def_readonly("chunks_h", &DepthwisePlanesPlan::chunks_h)
-      .def_readonly("chunks_w", &DepthwisePlanesPlan::chunks_w)
-      .def_readonly("passes_h", &DepthwisePlanesPlan::passes_h)
-      .def_readonly("passes_w", &DepthwisePlanesPlan::passes_w)
-      .def_readonly("group_warps", &DepthwisePlanesPlan::group_warps)
-      .def_readonly("tiles", &DepthwisePlanesPlan::tiles)
-      .def_readonly("tiles_per_split", &DepthwisePlanesPlan::tiles_per_split)
-      .def_readonly("splits", &DepthwisePlanesPlan::splits)
-      .def_readonly("tile_at", &DepthwisePlanesPlan::tile_at)
-      .def_readonly("shared_bytes", &DepthwisePlanesPlan::shared_bytes)
-      .def_readonly("blocks", &DepthwisePlanesPlan::blocks);
-  py::class_<DepthwiseChannelsPlan>(m, "DepthwiseChannelsPlan")
-      .def_readonly("weight_gradient", &DepthwiseChannelsPlan::weight_gradient)
-      .def_readonly("vector", &DepthwiseChannelsPlan::vector)
-      .def_readonly("lanes", &DepthwiseChannelsPlan::lanes)
-      .def_readonly("slots_w", &DepthwiseChannelsPlan::slots_w)
-      .def_readonly("slots_h", &DepthwiseChannelsPlan::slots_h)
-      .def_readonly("row_phases", &DepthwiseChannelsPlan::row_phases)
-      .def_readonly("blocks_inner", &DepthwiseChannelsPlan::blocks_inner)
-      .def_readonly("blocks_w", &DepthwiseChannelsPlan::blocks_w)
-      .def_readonly("blocks_h", &DepthwiseChannelsPlan::blocks_h)
-      .def_readonly("rows", &DepthwiseChannelsPlan::rows)
-      .def_readonly("tap_rows", &DepthwiseChannelsPlan::tap_rows)
-      .def_readonly("tap_columns", &DepthwiseChannelsPlan::tap_columns)
-      .def_readonly("chunk_h", &DepthwiseChannelsPlan::chunk_h)
-      .def_readonly("chunk_w", &DepthwiseChannelsPlan::chunk_w)
-      .def_readonly("chunks_h", &DepthwiseChannelsPlan::chunks_h)
-      .def_readonly("chunks_w", &DepthwiseChannelsPlan::chunks_w)
-      .def_readonly("passes_h", &DepthwiseChannelsPlan::passes_h)
-      .def_readonly("passes_w", &DepthwiseChannelsPlan::passes_w)
-      .def_readonly("lines_per_split", &DepthwiseChannelsPlan::lines_per_split)
-      .def_readonly("splits", &DepthwiseChannelsPlan::splits)
-      .def_readonly("shared_bytes", &DepthwiseChannelsPlan::shared_bytes)
-      .def_readonly("blocks", &DepthwiseChannelsPlan::blocks);
+  py::class_<DepthwiseStripsPlan>(m, "DepthwiseStripsPlan")
+      .def_readonly("weight_gradient", &DepthwiseStripsPlan::weight_gradient)
+      .def_readonly("channels_inner", &DepthwiseStripsPlan::channels_inner)
+      .def_readonly("vector", &DepthwiseStripsPlan::vector)
+      .def_readonly("lanes", &DepthwiseStripsPlan::lanes)
+      .def_readonly("first_slots", &DepthwiseStripsPlan::first_slots)
+      .def_readonly("second_slots", &DepthwiseStripsPlan::second_slots)
+      .def_readonly("channel_slots", &DepthwiseStripsPlan::channel_slots)
+      .def_readonly("blocks_inner", &DepthwiseStripsPlan::blocks_inner)
+      .def_readonly("blocks_first", &DepthwiseStripsPlan::blocks_first)
+      .def_readonly("blocks_second", &DepthwiseStripsPlan::blocks_second)
+      .def_readonly("block_phases", &DepthwiseStripsPlan::block_phases)
+      .def_readonly("rows", &DepthwiseStripsPlan::rows)
+      .def_readonly("tap_rows", &DepthwiseStripsPlan::tap_rows)
+      .def_readonly("tap_columns", &DepthwiseStripsPlan::tap_columns)
+      .def_readonly("units", &DepthwiseStripsPlan::units)
+      .def_readonly("units_per_split", &DepthwiseStripsPlan::units_per_split)
+      .def_readonly("splits", &DepthwiseStripsPlan::splits)
+      .def_readonly("shared_bytes", &DepthwiseStripsPlan::shared_bytes)
+      .def_readonly("blocks", &DepthwiseStripsPlan::blocks)
+      .def_property_readonly("chunk",
+                             [](const DepthwiseStripsPlan& p) { return std::make_pair(p.chunk[0], p.chunk[1]); })
+      .def_property_readonly("chunks",
+                             [](const DepthwiseStripsPlan& p) { return std::make_pair(p.chunks[0], p.chunks[1]); })
+      .def_property_readonly("passes",
+                             [](const DepthwiseStripsPlan& p) { return std::make_pair(p.passes[0], p.passes[1]); });
   py::enum_<HopperInner>(m, "HopperInner")
       .value("HEIGHT", HopperInner::kHeight)
       .value("BATCH", HopperInner::kBatch)
@@ -779,16 +755,13 @@ PYBIND11_MODULE(_host_core, m) {
   m.attr("WEIGHT_TILES_DOUBLE") = tiles(kGatherWeightTilesDouble);
   m.def("gather_shared_bytes", &gather_shared_bytes);
   m.attr("DEPTHWISE_THREADS") = kDepthwiseThreads;
-  m.attr("DEPTHWISE_COLUMNS") = kDepthwiseColumns;
   m.def("quotient", [](int n, int64_t divisor) { return divide_by(divisor).quotient(n); });
-  m.def("depthwise_rows", &depthwise_rows);
   m.def("depthwise_strip", &depthwise_strip);
   m.def("depthwise_rows_columns", [](int element, const DepthwiseRowsPlan& plan) {
     return depthwise_rows_columns(element, plan.stride, plan.channels_inner, plan.read);
   });
   m.def("depthwise_rows_padding", &depthwise_rows_padding);
   m.def("depthwise_rows_history", &depthwise_rows_history);
-  m.attr("DEPTHWISE_IMAGES") = kDepthwiseImages;
   m.attr("MMA_STAGES") = kMmaStages;
   m.attr("WORKSPACE_LIMIT") = kWorkspaceLimit;
   m.attr("REPACK_LIMIT") = kRepackLimit;

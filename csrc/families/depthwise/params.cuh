@@ -28,12 +28,9 @@ struct DepthwiseParams {
   int channels;  // of the result; grad_weight: pairs of channels, the weight's first two dimensions
   int in_group, out_group;  // channels of a group
   bool is_forward;
-  bool vector_source;  // width innermost: packs of source pixels lie on their own boundaries
-  bool vector_pixels;  // so do those of the result (grad_weight: of the input)
   AxisGeometry axis[2];
   AxisTaps taps[2][kDepthwiseStrides];  // of each phase (forward) or plane
-  int lowest_shift[2];  // forward: of all phases
-  Divisor by_in_group, by_out_group, by_channels, by_taps, by_kernel_w, by_stride_w, by_source_step_w, by_row_step;
+  Divisor by_in_group, by_out_group, by_channels, by_taps, by_kernel_w;
   PlanOf plan;
 
   // Forward and grad_input: the channels that add up to one, and where their weights lie.

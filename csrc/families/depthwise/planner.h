@@ -15,10 +15,9 @@ std::optional<Plan> plan_depthwise_blocks(const Problem& problem, const Device& 
 std::optional<Plan> plan_depthwise_packs(const Problem& problem, const Device& device);  // DepthwisePacksPlan
 // Of small kernels (DepthwiseRowsPlan), likewise.
 std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device);
-std::string describe(const DepthwisePlanesPlan& plan, DType dtype);
 std::string describe(const DepthwiseBlocksPlan& plan, DType dtype);
 std::string describe(const DepthwisePacksPlan& plan, DType dtype);
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype);
-std::string describe(const DepthwiseChannelsPlan& plan, DType dtype);
+std::string describe(const DepthwiseStripsPlan& plan, DType dtype);
 
 }  // namespace deconv
