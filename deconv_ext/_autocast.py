@@ -19,7 +19,7 @@ _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
 def is_autocast(device: str) -> bool:
     """True inside autocast for this type of device, if the operators cast on it."""
-    return device in _AUTOCAST_KEYS and torch.is_autocast_enabled(device)
+    return torch._C._is_any_autocast_enabled() and device in _AUTOCAST_KEYS and torch.is_autocast_enabled(device)
 
 
 def lowered(device: str, operands: tuple[Tensor | None, ...]) -> list[Any]:
@@ -96,7 +96,11 @@ def lowered_once(device: str, input: Tensor, weight: Tensor, bias: Tensor | None
     dtype = torch.get_autocast_dtype(device)
     if input.dtype is not dtype:
         input = _lower(input, dtype, device)
-    caches = torch.is_autocast_cache_enabled() and not (device == "cuda" and torch.cuda.is_current_stream_capturing())
+    caches = (
+        torch.is_autocast_cache_enabled()
+        and not torch.is_inference_mode_enabled()  # no graph node there whose end tells the region's
+        and not (device == "cuda" and torch.cuda.is_current_stream_capturing())
+    )
     lower = _lower_once if caches else _lower
     if weight.dtype is not dtype:
         weight = lower(weight, dtype, device)

@@ -19,7 +19,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from deconv_ext._distributed import register_if_loaded
-from deconv_ext._eager import aten_conv_transpose2d, is_plain, needs_autograd, plain_forward
+from deconv_ext._eager import aten_conv_transpose2d, is_plain, needs_autograd, pack, plain_forward
 from deconv_ext._ops import backward as _both_gradients
 from deconv_ext._ops import forward as _forward
 from deconv_ext._ops import grad_input as _grad_input
@@ -184,8 +184,9 @@ def _recorded_forward(
     input, weight, bias=None, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)
 ):
     args = (input, weight, bias, stride, padding, output_padding, groups, dilation)
-    if is_plain(input, weight, bias):
-        return plain_forward(*args)
+    packed = pack(stride, padding, output_padding, groups, dilation)
+    if packed and is_plain(input, weight, bias):
+        return plain_forward(input, weight, bias, packed)
     register_if_loaded()
     if input.is_complex():  # takes several real nodes of ATen's
         warn_unserved(input)
@@ -220,7 +221,8 @@ def _recorded_backward(grad_output, input, weight, *conv_args):
 
 
 implementations.impl("conv_transpose2d", _recorded_forward, "Autograd")
-implementations.impl("_is_plain", torch.library.fallthrough_kernel, "Autograd")
+for _name in ("_is_plain", "_forward"):
+    implementations.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 implementations.impl("conv_transpose2d_grad_input", _recorded_gradient(_grad_input, _apply_grad_input), "Autograd")
 implementations.impl("conv_transpose2d_grad_weight", _recorded_gradient(_grad_weight, _apply_grad_weight), "Autograd")
 implementations.impl("conv_transpose2d_backward", _recorded_backward, "Autograd")

@@ -47,9 +47,7 @@ def has_kernels(device_index: int) -> bool:
 
 def kernels_serve(operand: Tensor) -> bool:
     """Whether calls on `operand` run on this project's kernels; the others go to ATen."""
-    if not operand.is_cuda or operand.dtype not in KERNEL_DTYPES:
-        return False
-    return has_kernels(operand.device.index or 0)
+    return operand.is_cuda and operand.dtype in KERNEL_DTYPES and has_kernels(operand.get_device())
 
 
 # 0 forbids TF32 to NVIDIA's libraries, cuDNN among them, whatever torch's settings. They too read it once.

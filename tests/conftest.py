@@ -39,19 +39,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(mark)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how many tests wait for a GPU."""
-    if has_gpu():
-        terminalreporter.write_line(f"GPU tests ran on {torch.cuda.get_device_name(0)}.")
-        return
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", []) if "gpu" in getattr(report, "keywords", ())
-    ]
-    terminalreporter.write_line(
-        f"{len(skipped)} GPU tests were skipped, for there is no CUDA device that this build has kernels for."
-    )
-
-
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """The device of a test: the CPU always, CUDA where there is one."""

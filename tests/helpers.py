@@ -1,11 +1,76 @@
-"""Error measures, memory layouts, dirty memory and the text of explain, for the tests."""
+"""Error measures, one training step, both operators, memory layouts, dirty memory."""
 
-import re
+import importlib.util
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
+import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import deconv_ext
+from deconv_ext.workloads import case
+
+OPERATOR = "deconv::conv_transpose2d"
+
+
+class Kind(NamedTuple):
+    """Ours and torch's of one number of dimensions, and the sizes of an input and of a weight."""
+
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Tensor]
+    layer: type[nn.Module]
+    torchs: type[nn.Module]
+    lazy: type[nn.Module]
+    torchs_lazy: type[nn.Module]
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+
+    def operands(self, device: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        """Random input, weight and bias."""
+        return [torch.randn(size, device=device, dtype=dtype) for size in (self.x, self.w, self.w[1:2])]
+
+
+# The names as imported: tests replace those of torch.
+KINDS = {
+    "1d": Kind(
+        deconv_ext.conv_transpose1d, F.conv_transpose1d, deconv_ext.ConvTranspose1d, nn.ConvTranspose1d,
+        deconv_ext.LazyConvTranspose1d, nn.LazyConvTranspose1d, (2, 4, 5), (4, 3, 3),
+    ),
+    "2d": Kind(
+        deconv_ext.conv_transpose2d, F.conv_transpose2d, deconv_ext.ConvTranspose2d, nn.ConvTranspose2d,
+        deconv_ext.LazyConvTranspose2d, nn.LazyConvTranspose2d, (2, 4, 5, 6), (4, 3, 3, 3),
+    ),
+}  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+
+def step(function: Callable[..., Tensor], *operands: Tensor) -> list[Tensor]:
+    """The result on fresh copies of `operands`, and their gradients for a grad_output of the result's layout."""
+    leaves = [one.detach().clone().requires_grad_() for one in operands]
+    result = function(*leaves)
+    grad_output = torch.linspace(-1, 1, result.numel()).view(result.shape)
+    return [result.detach(), *torch.autograd.grad(result, leaves, torch.empty_like(result).copy_(grad_output))]
+
+
+def assert_same_step(
+    ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *operands: Tensor, **tolerance: float
+) -> None:
+    """Equal results and gradients of two functions of the same operands."""
+    torch.testing.assert_close(step(ours, *operands), step(theirs, *operands), **tolerance)
+
+
+def load_script(path: Path) -> ModuleType:
+    """A Python file outside of the package as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def relative_error(result: Tensor, reference: Tensor) -> float:
@@ -35,21 +100,11 @@ def assert_close(result: Tensor, reference: Tensor, length: int = 1, slack: floa
     assert error <= limit, f"relative error {error:.3e}, the bound is {limit:.3e}"
 
 
-def assert_plan_is_the_quickest(text: str) -> None:
-    """`explain`'s plan is one of those considered, and no other family's has a lower estimate."""
-    plan, considered = text.split("  considered:\n")
-    listed = re.findall(r"^    (\w+ family), .*: about ([\d.e+-]+) ms$", considered, re.MULTILINE)
-    found = re.search(r"^  plan: (\w+ family), .*, about ([\d.e+-]+) ms$", plan, re.MULTILINE)
-    assert found is not None, text
-    assert found.groups() in listed, text
-    assert all(float(found[2]) <= float(ms) for family, ms in listed if family != found[1]), text
-
-
-def operators_called(function: Callable[[], Any]) -> set[str]:
+def operators_called(function: Callable[[], Any]) -> list[str]:
     """Names of the operators that a profiler sees."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         function()
-    return {event.name for event in profile.events()}
+    return [event.name for event in profile.events()]
 
 
 def poison(device: str, *sizes: int) -> None:
@@ -103,3 +158,21 @@ def arrange(tensor: Tensor, layout: str) -> Tensor:
     arranged = LAYOUTS[layout](tensor)
     assert torch.equal(arranged, tensor)
     return arranged
+
+
+# One channel, image or pixel: sizes where both formats fit the same strides.
+SHAPES = [
+    case("plain", 2, 4, 5, 6, 3, 3, s=2, p=1),
+    case("one_image", 1, 4, 5, 6, 3, 3),
+    case("one_input_channel", 2, 1, 5, 6, 3, 3),
+    case("one_output_channel", 2, 4, 5, 6, 1, 3),
+    case("one_channel", 1, 1, 5, 6, 1, 3),
+    case("one_pixel", 2, 4, 1, 1, 3, 3),
+    case("one_pixel_to_one", 2, 4, 1, 1, 3, 1),
+    case("kernel_1x1", 2, 4, 5, 6, 3, 1),
+    case("one_of_all", 1, 1, 1, 1, 1, 1),
+    case("one_row", 2, 4, 1, 6, 3, 3, p=(1, 0)),
+    case("depthwise", 2, 4, 5, 6, 4, 3, g=4),
+    case("one_group_each", 2, 4, 5, 6, 8, 1, g=4),
+    case("output_padding_below_dilation", 2, 4, 5, 6, 3, 3, s=(2, 1), op=(1, 2), d=3),
+]

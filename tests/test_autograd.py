@@ -1,11 +1,14 @@
-"""Derivatives: both modes, any order, torch.func, vmap, autocast, checkpointing."""
+"""Derivatives: both modes, any order, torch.func, vmap, checkpointing."""
 
+import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import assert_same_step
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
@@ -16,77 +19,69 @@ from torch.utils.flop_counter import FlopCounterMode
 import deconv_ext
 from deconv_ext import _autograd
 
-# Slow mode compares every entry of the Jacobian.
+# (stride, padding, output_padding, groups, dilation). Slow mode compares every entry of the Jacobian.
 CONFIGURATIONS = {
-    "plain": {},
-    "stride": {"stride": 2, "padding": 1, "output_padding": 1},
-    "groups": {"stride": (2, 1), "padding": (1, 0), "groups": 2},
-    "dilation": {"stride": 2, "padding": (2, 1), "dilation": (1, 3), "output_padding": (0, 2)},
+    "plain": (1, 0, 0, 1, 1),
+    "stride": (2, 1, 1, 1, 1),
+    "groups": ((2, 1), (1, 0), 0, 2, 1),
+    "dilation": (2, (2, 1), (0, 2), 1, (1, 3)),
 }
-_ORDER = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
+STRIDED = CONFIGURATIONS["stride"]
+every_configuration = pytest.mark.parametrize("conv", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
+every_dims = pytest.mark.parametrize("unbatched", [False, True])
 
 
-@pytest.fixture(params=CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
-def conv(request: pytest.FixtureRequest) -> tuple[Any, ...]:
-    """(stride, padding, output_padding, groups, dilation)"""
-    return tuple({**_ORDER, **request.param}.values())
-
-
-def _tensors(conv: tuple[Any, ...], device: str, unbatched: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Double-precision input, weight and bias that need gradients."""
-    make = lambda *size: torch.randn(size, dtype=torch.float64, device=device, requires_grad=True)  # noqa: E731
-    return make(*([] if unbatched else [2]), 4, 3, 2), make(4, 3, 3, 2), make(3 * conv[3])
+def _tensors(
+    conv: tuple[Any, ...], device: str, unbatched: bool = False, requires_grad: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Double-precision input, weight and bias."""
+    options: dict[str, Any] = {"dtype": torch.float64, "device": device, "requires_grad": requires_grad}
+    sizes = ([*([] if unbatched else [2]), 4, 3, 2], [4, 3, 3, 2], [3 * conv[3]])
+    x, w, b = (torch.randn(size, **options) for size in sizes)
+    return x, w, b
 
 
 def _grad_output(x: Tensor, w: Tensor, conv: tuple[Any, ...]) -> Tensor:
-    return torch.randn_like(F.conv_transpose2d(x, w, None, *conv)).requires_grad_()
+    return torch.randn_like(F.conv_transpose2d(x, w, None, *conv)).detach().requires_grad_(x.requires_grad)
 
 
-def _function(x: Tensor, w: Tensor, b: Tensor | None, *conv: Any) -> Tensor:
-    """The autograd Function that serves CUDA and tracing, on any device."""
-    return _autograd._apply_forward(x, w, b, *conv)
-
-
-FORWARDS = {"operator": deconv_ext.conv_transpose2d, "function": _function}
-
-
-def _scalar(function: Callable[..., Tensor], conv: tuple[Any, ...]) -> Callable[..., Tensor]:
-    """A loss whose first and second derivatives are not constant."""
-    return lambda *tensors: function(*tensors, *conv).sin().sum()
+def _operator_call(
+    direction: str, conv: tuple[Any, ...], device: str, unbatched: bool = False, requires_grad: bool = True
+) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """An operator as a function of tensors alone, and such tensors."""
+    x, w, b = _tensors(conv, device, unbatched, requires_grad)
+    gy = _grad_output(x, w, conv)
+    name, operands, extent = {
+        "forward": ("", (x, w, b), ()),
+        "grad_input": ("_grad_input", (gy, w), ((3, 2),)),
+        "grad_weight": ("_grad_weight", (x, gy), ((3, 2),)),
+        "backward": ("_backward", (gy, x, w), ()),
+    }[direction]
+    operator = getattr(torch.ops.deconv, f"conv_transpose2d{name}")
+    return lambda *t: operator(*t, *extent, *conv), operands
 
 
 # --- numerical checks -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize("function", FORWARDS.values(), ids=FORWARDS.keys())
+@every_dims
+@every_configuration
+@pytest.mark.parametrize("function", [deconv_ext.conv_transpose2d, _autograd._apply_forward], ids=["eager", "Function"])
 def test_gradcheck(function: Callable[..., Tensor], unbatched: bool, conv: tuple[Any, ...], device: str) -> None:
+    """Both modes, batched gradients and second order; on any device also the Function of CUDA and tracing."""
     tensors = _tensors(conv, device, unbatched)
-    assert gradcheck(lambda *t: function(*t, *conv), tensors, check_forward_ad=True)
+    assert gradcheck(lambda *t: function(*t, *conv), tensors, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(lambda *t: function(*t, *conv), tensors, check_fwd_over_rev=True)
 
 
-@pytest.mark.parametrize("function", FORWARDS.values(), ids=FORWARDS.keys())
-def test_gradgradcheck(function: Callable[..., Tensor], conv: tuple[Any, ...], device: str) -> None:
-    assert gradgradcheck(lambda *t: function(*t, *conv), _tensors(conv, device), check_fwd_over_rev=True)
-
-
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize("direction", ["grad_input", "grad_weight"])
+@every_dims
+@every_configuration
+@pytest.mark.parametrize("direction", ["grad_input", "grad_weight", "backward"])
 def test_gradients_of_gradient_operators(direction: str, unbatched: bool, conv: tuple[Any, ...], device: str) -> None:
-    x, w, _ = _tensors(conv, device, unbatched)
-    gy = _grad_output(x, w, conv)
-    operator = getattr(torch.ops.deconv, f"conv_transpose2d_{direction}")
-    first, second, extent = {"grad_input": (gy, w, (3, 2)), "grad_weight": (x, gy, (3, 2))}[direction]
-    args = (extent, *conv)
-    assert gradcheck(lambda a, b: operator(a, b, *args), (first, second), check_forward_ad=True)
-    assert gradgradcheck(lambda a, b: operator(a, b, *args), (first, second))
-
-
-def test_gradients_of_both_gradients(conv: tuple[Any, ...], device: str) -> None:
-    """A call of the operator for both that is itself differentiated, by either mode."""
-    x, w, _ = _tensors(conv, device)
-    operands = (_grad_output(x, w, conv), x, w)
-    assert gradcheck(lambda *t: torch.ops.deconv.conv_transpose2d_backward(*t, *conv), operands, check_forward_ad=True)
+    function, operands = _operator_call(direction, conv, device, unbatched)
+    assert gradcheck(function, operands, check_forward_ad=True)
+    if direction != "backward":
+        assert gradgradcheck(function, operands)
 
 
 class _Logged(Tensor):
@@ -97,10 +92,9 @@ class _Logged(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "_Logged":
-        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)  # type: ignore[attr-defined]
-
-    def __init__(self, inner: Tensor) -> None:
-        self.inner = inner
+        logged = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)  # type: ignore[attr-defined]
+        logged.inner = inner
+        return logged
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,113 +104,81 @@ class _Logged(Tensor):
 
 @pytest.mark.parametrize("position", range(3))
 def test_a_subclass_sees_the_operator_for_both_gradients(position: int, device: str) -> None:
-    conv = (2, 1, 1, 1, 1)
-    x, w, _ = (t.detach() for t in _tensors(conv, device))
-    operands = [_grad_output(x, w, conv).detach(), x, w]
-    expected = torch.ops.deconv.conv_transpose2d_backward(*operands, *conv)
-    operands[position] = _Logged(operands[position])
+    function, operands = _operator_call("backward", STRIDED, device, requires_grad=False)
+    expected = function(*operands)
     _Logged.seen.clear()
-    results = torch.ops.deconv.conv_transpose2d_backward(*operands, *conv)
+    results = function(*(_Logged(one) if index == position else one for index, one in enumerate(operands)))
     assert _Logged.seen == ["deconv.conv_transpose2d_backward.default"]
     torch.testing.assert_close(results, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("lazy", ["negated", "conjugated", "zeros"])
-def test_gradients_that_are_resolved_late(lazy: str, device: str) -> None:
+def test_operands_that_are_resolved_late(lazy: str, device: str) -> None:
     """Views with a bit for their sign and zeros without memory, in eager backwards and the operators."""
-    conv = (2, 1, 1, 1, 1)
-    x, w, b = _tensors(conv, device)
-    gy = _grad_output(x, w, conv).detach()
-    if lazy == "conjugated":  # what the backward of a conjugated complex number gives
-        pair = torch.complex(torch.zeros_like(gy), gy).conj().imag
-        assert pair.is_neg()
-        late, now = pair, -gy
-    else:
-        late = (
-            torch._neg_view(gy)
-            if lazy == "negated"
-            else torch._efficientzerotensor(gy.shape, dtype=gy.dtype, device=device)
-        )
-        now = -gy if lazy == "negated" else torch.zeros_like(gy)
-    y = deconv_ext.conv_transpose2d(x, w, b, *conv)
+    x, w, b = _tensors(STRIDED, device)
+    gy = _grad_output(x, w, STRIDED).detach()
+    late, now = {
+        "negated": lambda: (torch._neg_view(gy), -gy),
+        # what the backward of a conjugated complex number gives
+        "conjugated": lambda: (torch.complex(torch.zeros_like(gy), gy).conj().imag, -gy),
+        "zeros": lambda: (torch._efficientzerotensor(gy.shape, dtype=gy.dtype, device=device), torch.zeros_like(gy)),
+    }[lazy]()
+    y = deconv_ext.conv_transpose2d(x, w, b, *STRIDED)
     first, second = (torch.autograd.grad(y, (x, w, b), one, retain_graph=True) for one in (late, now))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     if lazy != "zeros":
+        assert late.is_neg()
         with torch.no_grad():
-            first, second = (torch.ops.deconv.conv_transpose2d_backward(one, x, w, *conv) for one in (late, now))
+            first, second = (torch.ops.deconv.conv_transpose2d_backward(one, x, w, *STRIDED) for one in (late, now))
             torch.testing.assert_close(first, second, rtol=0, atol=0)
-            late_x, now_x = torch._neg_view(x), -x
-            first, second = (deconv_ext.conv_transpose2d(one, w, b, *conv) for one in (late_x, now_x))
+            first, second = (deconv_ext.conv_transpose2d(one, w, b, *STRIDED) for one in (torch._neg_view(x), -x))
             torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 def test_both_gradients_of_nothing_and_in_inference_mode(device: str) -> None:
-    conv = (2, 1, 1, 1, 1)
-    x, w, _ = (t.detach() for t in _tensors(conv, device))
-    gy = _grad_output(x, w, conv).detach()
-    by_input, by_weight = torch.ops.deconv.conv_transpose2d_backward(gy[:0], x[:0], w, *conv)
+    function, (gy, x, w) = _operator_call("backward", STRIDED, device, requires_grad=False)
+    by_input, by_weight = function(gy[:0], x[:0], w)
     assert by_input.shape == x[:0].shape
     assert by_weight.count_nonzero() == 0
     with torch.inference_mode():
-        results = torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv)
-    torch.testing.assert_close(results, torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv), rtol=0, atol=0)
+        results = function(gy, x, w)
+    torch.testing.assert_close(results, function(gy, x, w), rtol=0, atol=0)
 
 
-def test_gradients_of_batched_gradients(conv: tuple[Any, ...], device: str) -> None:
-    """`is_grads_batched` vmaps over the backward."""
-    x, w, b = _tensors(conv, device)
-    output = deconv_ext.conv_transpose2d(x, w, b, *conv)
-    many = torch.randn(3, *output.shape, dtype=output.dtype, device=device)
-    batched = torch.autograd.grad(output, (x, w, b), many, is_grads_batched=True, retain_graph=True)
-    for index in range(3):
-        single = torch.autograd.grad(output, (x, w, b), many[index], retain_graph=True)
-        for all_of_them, one in zip(batched, single, strict=True):
-            torch.testing.assert_close(all_of_them[index], one)
+# --- what is recorded -----------------------------------------------------------------------------------------------
 
 
-# --- against torch's own operator -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "needs", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)], ids=str
-)
+@every_configuration
+@pytest.mark.parametrize("needs", [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_gradients_are_torchs(dtype: torch.dtype, needs: tuple[bool, ...], conv: tuple[Any, ...], device: str) -> None:
+def test_gradients_are_torchs(dtype: torch.dtype, needs: tuple[int, ...], conv: tuple[Any, ...], device: str) -> None:
     """Also with frozen weights, and with an input that needs no gradient."""
     tensors = [t.detach().to(dtype) for t in _tensors(conv, device)]
     gradients = []
     for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d):
-        leaves = [t.clone().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
-        _scalar(function, conv)(*leaves).backward()
+        leaves = [t.clone().requires_grad_(bool(need)) for t, need in zip(tensors, needs, strict=True)]
+        function(*leaves, *conv).sin().sum().backward()
         gradients.append([leaf.grad for leaf in leaves])
-    for ours, theirs, need in zip(*gradients, needs, strict=True):
-        assert (ours is not None) is need
-        if need:
-            torch.testing.assert_close(ours, theirs)
+    assert [one is not None for one in gradients[0]] == [bool(need) for need in needs]
+    torch.testing.assert_close(*([one for one in side if one is not None] for side in gradients))
 
 
-def test_no_graph_without_need(device: str) -> None:
-    x, w, _ = _tensors((1, 0, 0, 1, 1), device)
+def test_a_graph_is_recorded_where_it_is_needed(device: str) -> None:
+    """A plain backward records nothing; `create_graph` does."""
+    x, w, _ = _tensors(STRIDED, device)
     assert not deconv_ext.conv_transpose2d(x.detach(), w.detach()).requires_grad
     with torch.no_grad():
         assert not deconv_ext.conv_transpose2d(x, w).requires_grad
     with torch.inference_mode():
         assert deconv_ext.conv_transpose2d(x, w).is_inference()
-
-
-def test_backward_needs_no_graph_of_its_own(device: str) -> None:
-    """A plain backward records nothing; `create_graph` does."""
-    x, w, _ = _tensors((1, 0, 0, 1, 1), device)
     output = deconv_ext.conv_transpose2d(x, w).sin().sum()
-    plain = torch.autograd.grad(output, (x, w), retain_graph=True)
-    recorded = torch.autograd.grad(output, (x, w), create_graph=True)
-    assert not any(g.requires_grad for g in plain)
-    assert all(g.requires_grad for g in recorded)
+    assert not any(g.requires_grad for g in torch.autograd.grad(output, (x, w), retain_graph=True))
+    assert all(g.requires_grad for g in torch.autograd.grad(output, (x, w), create_graph=True))
 
 
 def test_modified_input_is_noticed(device: str) -> None:
     """Saved tensors are versioned: writing into one before backward is an error, not a wrong gradient."""
-    x, w, _ = _tensors((1, 0, 0, 1, 1), device)
+    x, w, _ = _tensors(STRIDED, device)
     kept = x * 1
     output = deconv_ext.conv_transpose2d(kept, w).sum()
     kept.mul_(2)
@@ -225,165 +187,121 @@ def test_modified_input_is_noticed(device: str) -> None:
 
 
 def test_complex_gradients() -> None:
-    make = lambda *size: torch.randn(size, dtype=torch.complex128)  # noqa: E731
-    x, w, b = make(1, 2, 3, 2), make(2, 2, 2, 3), make(2)
-    gradients = []
-    for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d):
-        leaves = [t.clone().requires_grad_() for t in (x, w, b)]
-        function(*leaves, 2, 1).abs().sum().backward()
-        gradients.append([leaf.grad for leaf in leaves])
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    leaves = [t.requires_grad_() for t in (x, w, b)]
-    assert gradcheck(lambda *t: deconv_ext.conv_transpose2d(*t, 2, 1), leaves)
+    operands = [torch.randn(size, dtype=torch.complex128) for size in ((1, 2, 3, 2), (2, 2, 2, 3), (2,))]
+    ours, theirs = (lambda *t, f=f: f(*t, 2, 1) for f in (deconv_ext.conv_transpose2d, F.conv_transpose2d))
+    assert_same_step(ours, theirs, *operands)
+    assert gradcheck(ours, [one.requires_grad_() for one in operands])
 
 
 # --- torch.func -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transform", [grad, jacrev, hessian], ids=lambda t: t.__name__)
-@pytest.mark.parametrize("argnum", [0, 1, 2])
-def test_transforms(transform: Callable[..., Any], argnum: int, conv: tuple[Any, ...], device: str) -> None:
-    tensors = [t.detach() for t in _tensors(conv, device)]
+def _loss(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A loss whose first and second derivatives are not constant."""
+    return lambda *t: function(*t).sin().sum()
+
+
+def _pushed(function: Callable[..., Tensor], x: Tensor, w: Tensor, b: Tensor) -> list[Any]:
+    """Tangents of one, of two and of all operands."""
+    results = []
+    for which in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
+        every = (x, w, b)
+
+        def of_some(*some: Tensor, which: tuple[int, ...] = which, every: tuple[Tensor, ...] = every) -> Tensor:
+            return function(*({**dict(enumerate(every)), **dict(zip(which, some, strict=True))}.values()))
+
+        chosen = tuple(every[index] for index in which)
+        results.append(jvp(of_some, chosen, tuple(one.cos() for one in chosen)))
+    return results
+
+
+def _dual(function: Callable[..., Tensor], *operands: Tensor) -> tuple[Tensor, Tensor]:
+    """Forward-mode AD without torch.func."""
+    with forward_ad.dual_level():
+        primal, tangent = forward_ad.unpack_dual(function(*(forward_ad.make_dual(t, t.cos()) for t in operands)))
+        return primal.clone(), tangent.clone()
+
+
+def _pulled(function: Callable[..., Tensor], *operands: Tensor) -> tuple[Tensor, ...]:
+    output, pull = vjp(function, *operands)
+    return (output, *pull(output.cos()))
+
+
+def _per_sample(function: Callable[..., Tensor], x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    return vmap(grad(_loss(function), argnums=(0, 1, 2)), in_dims=(0, None, None))(x, w, b)
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "grad": lambda f, *t: grad(_loss(f), argnums=(0, 1, 2))(*t),
+    "jacrev": lambda f, *t: jacrev(_loss(f), argnums=(0, 1, 2))(*t),
+    "hessian": lambda f, *t: hessian(_loss(f), argnums=(0, 1, 2))(*t),
+    "jvp": _pushed,
+    "dual numbers": _dual,
+    "vjp": _pulled,
+    "gradients of samples, 3-D inside": _per_sample,
+    "gradients of samples, 4-D inside": lambda f, x, w, b: _per_sample(f, x.unsqueeze(1), w, b),
+}
+
+
+@every_configuration
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_transforms_give_what_they_give_of_torchs(
+    transform: Callable[..., Any], conv: tuple[Any, ...], device: str
+) -> None:
+    operands = _tensors(conv, device, requires_grad=False)
     ours, theirs = (
-        transform(_scalar(function, conv), argnums=argnum)(*tensors)
+        transform(lambda *t, function=function: function(*t, *conv), *operands)
         for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d)
     )
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1), (0, 1, 2)], ids=str)
-def test_jvp(which: tuple[int, ...], conv: tuple[Any, ...], device: str) -> None:
-    tensors = [t.detach() for t in _tensors(conv, device)]
-    tangents = tuple(torch.randn_like(tensors[i]) for i in which)
-
-    def pushed(function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-        def of_some(*some: Tensor) -> Tensor:
-            every = list(tensors)
-            for index, one in zip(which, some, strict=True):
-                every[index] = one
-            return function(*every, *conv)
-
-        return jvp(of_some, tuple(tensors[i] for i in which), tangents)
-
-    for ours, theirs in zip(pushed(deconv_ext.conv_transpose2d), pushed(F.conv_transpose2d), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_dual_numbers(conv: tuple[Any, ...], device: str) -> None:
-    """Forward-mode AD without torch.func, of an unbatched input too."""
-    for unbatched in (False, True):
-        x, w, b = (t.detach() for t in _tensors(conv, device, unbatched))
-        tangents = [torch.randn_like(t) for t in (x, w, b)]
-        with forward_ad.dual_level():
-            duals = [forward_ad.make_dual(t, tangent) for t, tangent in zip((x, w, b), tangents, strict=True)]
-            ours = forward_ad.unpack_dual(deconv_ext.conv_transpose2d(*duals, *conv))
-            theirs = forward_ad.unpack_dual(F.conv_transpose2d(*duals, *conv))
-            torch.testing.assert_close(ours.primal, theirs.primal)
-            torch.testing.assert_close(ours.tangent, theirs.tangent)
-
-
-def test_vjp(conv: tuple[Any, ...], device: str) -> None:
-    tensors = [t.detach() for t in _tensors(conv, device)]
-    results = []
-    for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d):
-        output, pull = vjp(lambda *t, function=function: function(*t, *conv), *tensors)
-        results.append((output, *pull(torch.ones_like(output))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_per_sample_gradients(conv: tuple[Any, ...], device: str) -> None:
-    x, w, b = (t.detach() for t in _tensors(conv, device))
-    samples = torch.randn(5, *x.shape[1:], dtype=x.dtype, device=device)
-    for samples_of_one in (samples, samples.unsqueeze(1)):  # 3-D and 4-D inside vmap
-        ours, theirs = (
-            vmap(grad(_scalar(function, conv), argnums=(0, 1, 2)), in_dims=(0, None, None))(samples_of_one, w, b)
-            for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d)
-        )
-        torch.testing.assert_close(ours, theirs)
-
-
 # --- vmap of the operators ------------------------------------------------------------------------------------------
 
-SIZE = 3  # of the vmapped dimension
-
-
-def _looped(operator: Callable[..., Tensor], in_dims: tuple[int | None, ...], operands: tuple[Tensor, ...]) -> Tensor:
-    """What vmap means: one call a sample."""
-    pick = lambda t, d, i: t if d is None else t.select(d, i)  # noqa: E731
-    return torch.stack(
-        [operator(*(pick(t, d, i) for t, d in zip(operands, in_dims, strict=True))) for i in range(SIZE)]
-    )
-
-
-def _with_samples(tensor: Tensor, dim: int | None) -> Tensor:
-    """`tensor`, or SIZE random tensors of its size stacked along `dim`."""
-    if dim is None:
-        return tensor
-    return torch.randn(SIZE, *tensor.shape, dtype=tensor.dtype, device=tensor.device).movedim(0, dim)
+SAMPLES = 3
 
 
 def _check_vmap(
-    operator: Callable[..., Tensor], in_dims: tuple[int | None, ...], operands: tuple[Tensor, ...], out_dim: int = 0
+    function: Callable[..., Any], in_dims: tuple[int | None, ...], operands: tuple[Tensor, ...], out_dim: int = 0
 ) -> None:
-    operands = tuple(_with_samples(t.detach(), d) for t, d in zip(operands, in_dims, strict=True))
-    result = vmap(operator, in_dims=in_dims, out_dims=out_dim)(*operands)
-    torch.testing.assert_close(result.movedim(out_dim, 0), _looped(operator, in_dims, operands))
+    """The same as one call a sample."""
+    stacked = [
+        one if dim is None else torch.randn(SAMPLES, *one.shape, dtype=one.dtype, device=one.device).movedim(0, dim)
+        for one, dim in zip(operands, in_dims, strict=True)
+    ]
+    result = vmap(function, in_dims=in_dims, out_dims=out_dim)(*stacked)
+    pick = lambda t, dim, i: t if dim is None else t.select(dim, i)  # noqa: E731
+    one_by_one = [function(*(pick(t, dim, i) for t, dim in zip(stacked, in_dims, strict=True))) for i in range(SAMPLES)]
+    torch.testing.assert_close(result.movedim(out_dim, 0), torch.stack(one_by_one))
 
 
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize("dims", [(0, None), (1, None), (-1, None), (None, 0), (None, 2), (0, 0), (2, 1)], ids=str)
-@pytest.mark.parametrize("direction", ["forward", "grad_input", "grad_weight"])
-def test_vmap(
-    direction: str, dims: tuple[int | None, int | None], unbatched: bool, conv: tuple[Any, ...], device: str
-) -> None:
-    x, w, _ = _tensors(conv, device, unbatched)
-    gy = _grad_output(x, w, conv)
-    if direction == "forward":
-        _check_vmap(lambda a, b: torch.ops.deconv.conv_transpose2d(a, b, None, *conv), dims, (x, w))
-    elif direction == "grad_input":
-        _check_vmap(lambda a, b: torch.ops.deconv.conv_transpose2d_grad_input(a, b, (3, 2), *conv), dims, (gy, w))
-    else:
-        _check_vmap(lambda a, b: torch.ops.deconv.conv_transpose2d_grad_weight(a, b, (3, 2), *conv), dims, (x, gy))
-
-
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize("dims", [(0, None, None), (None, 1, None), (None, None, 2), (1, 0, None), (-1, 2, 1)], ids=str)
-def test_vmap_of_both_gradients(
-    dims: tuple[int | None, ...], unbatched: bool, conv: tuple[Any, ...], device: str
-) -> None:
-    x, w, _ = _tensors(conv, device, unbatched)
-    operands = (_grad_output(x, w, conv), x, w)
-    for index in range(2):  # a result of which no operand is batched is expanded
-        _check_vmap(lambda *t, i=index: torch.ops.deconv.conv_transpose2d_backward(*t, *conv)[i], dims, operands)
-
-
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize(
-    "dims",
-    [
-        (None, None, 0),
-        (None, None, 1),
-        (0, None, None),
-        (0, None, 1),
-        (1, None, 0),
-        (None, 0, None),
-        (None, 1, 0),
-        (1, 2, 1),
+BATCHED_PAIRS = [(0, None), (1, None), (-1, None), (None, 0), (None, 2), (0, 0), (2, 1)]
+BATCHED = {
+    "forward": [
+        *((*pair, None) for pair in BATCHED_PAIRS), (None, None, 0), (None, None, 1), (0, None, 1), (1, None, 0),
+        (None, 1, 0), (1, 2, 1),
     ],
-    ids=str,
-)
-def test_vmap_with_bias(dims: tuple[int | None, ...], unbatched: bool, conv: tuple[Any, ...], device: str) -> None:
-    operator = lambda *t: torch.ops.deconv.conv_transpose2d(*t, *conv)  # noqa: E731
-    _check_vmap(operator, dims, _tensors(conv, device, unbatched))
+    "grad_input": BATCHED_PAIRS,
+    "grad_weight": BATCHED_PAIRS,
+    "backward": [(0, None, None), (None, 1, None), (None, None, 2), (1, 0, None), (-1, 2, 1)],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("out_dim", [1, 2, -1])
-def test_vmap_out_dims(out_dim: int, device: str) -> None:
-    conv = (2, 1, 1, 1, 1)
-    operator = lambda *t: torch.ops.deconv.conv_transpose2d(*t, *conv)  # noqa: E731
-    _check_vmap(operator, (0, 0, 0), _tensors(conv, device), out_dim)
+@every_dims
+@every_configuration
+@pytest.mark.parametrize(("direction", "in_dims"), [(key, dims) for key in BATCHED for dims in BATCHED[key]], ids=str)
+def test_vmap(
+    direction: str, in_dims: tuple[int | None, ...], unbatched: bool, conv: tuple[Any, ...], device: str
+) -> None:
+    """A result of both gradients of which no operand is batched is expanded."""
+    function, operands = _operator_call(direction, conv, device, unbatched, requires_grad=False)
+    for index in range(2) if direction == "backward" else [...]:
+        _check_vmap(lambda *t, index=index: function(*t)[index], in_dims, operands)
+    if direction == "forward" and None not in in_dims:
+        for out_dim in (1, 2, -1):
+            _check_vmap(function, in_dims, operands, out_dim)
+    if direction == "forward" and in_dims[2] is None:
+        _check_vmap(lambda x, w: function(x, w, None), in_dims[:2], operands[:2])
 
 
 def test_nested_vmap(device: str) -> None:
@@ -395,82 +313,34 @@ def test_nested_vmap(device: str) -> None:
     torch.testing.assert_close(outer(x, w), expected)
 
 
-# --- autocast -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(dtype: torch.dtype, device: str) -> None:
-    """The region's dtype inside, float32 gradients at float32 parameters; the same values as torch's operator."""
-    x = torch.randn(2, 4, 5, 6, device=device)
-    results = []
-    for kind in (deconv_ext.ConvTranspose2d, torch.nn.ConvTranspose2d):
-        torch.manual_seed(1)
-        layer = kind(4, 6, 3, 2, 1).to(device)
-        with torch.autocast(device, dtype=dtype):
-            output = layer(x)
-        assert output.dtype == dtype
-        output.float().square().mean().backward()
-        assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32
-        results.append((output.float(), layer.weight.grad, layer.bias.grad))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=3e-2, atol=2e-2)
-
-
-def test_autocast_nested(device: str) -> None:
-    """Inner regions decide; a disabled one leaves float32; float64 is untouched; mixed operands meet in one dtype."""
-    x, w = torch.randn(1, 4, 5, 6, device=device), torch.randn(4, 3, 3, 3, device=device)
-    call = deconv_ext.conv_transpose2d
-    with torch.autocast(device, dtype=torch.bfloat16):
-        assert call(x, w).dtype == torch.bfloat16
-        with torch.autocast(device, dtype=torch.float16):
-            assert call(x, w).dtype == torch.float16
-            with torch.autocast(device, enabled=False):
-                assert call(x, w).dtype == torch.float32
-        assert call(x, w).dtype == torch.bfloat16
-        assert call(x.double(), w.double()).dtype == torch.float64
-        assert call(x.half(), w.bfloat16(), torch.zeros(3, device=device)).dtype == torch.bfloat16
-    assert call(x, w).dtype == torch.float32
-
-
 # --- checkpointing --------------------------------------------------------------------------------------------------
 
 
-def test_checkpoint_under_a_mode(device: str) -> None:
+WATCHED = functools.partial(FlopCounterMode, display=False)
+
+
+@pytest.mark.parametrize(
+    ("use_reentrant", "mode"), [(False, nullcontext), (True, nullcontext), (False, WATCHED)], ids=str
+)
+def test_checkpoint(use_reentrant: bool, mode: Callable[[], Any], device: str) -> None:
     """What is recomputed in the backward is recorded, also where a mode watches."""
-    layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1).to(device)
-    x = torch.randn(2, 4, 5, 6, device=device, requires_grad=True)
-    layer(x).sin().sum().backward()
-    expected, x.grad = x.grad, None
-    with FlopCounterMode(display=False):
-        checkpoint(layer, x, use_reentrant=False).sin().sum().backward()
-    torch.testing.assert_close(x.grad, expected)
+    operands = _tensors(STRIDED, device)
+    function = lambda *t: deconv_ext.conv_transpose2d(*t, *STRIDED).sin()  # noqa: E731
+    expected = torch.autograd.grad(function(*operands).sum(), operands)
+    with mode():
+        checkpoint(function, *operands, use_reentrant=use_reentrant).sum().backward()
+    torch.testing.assert_close(tuple(one.grad for one in operands), expected, rtol=0, atol=0)
 
 
 def test_checkpoint_of_both_gradients(device: str) -> None:
     """A recomputation that stops at what it needs, in the middle of a differentiated backward."""
-    conv = (2, 1, 1, 1, 1)
-    x, w, _ = _tensors(conv, device)
-    gy = _grad_output(x, w, conv)
-
-    def function(gy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        return x.exp(), torch.ops.deconv.conv_transpose2d_backward(gy, x, w, *conv)[1]
-
-    exponential, _ = checkpoint(function, gy, x, w, use_reentrant=False)
+    both, (gy, x, w) = _operator_call("backward", STRIDED, device)
+    exponential, _ = checkpoint(lambda gy, x, w: (x.exp(), both(gy, x, w)[1]), gy, x, w, use_reentrant=False)
     exponential.sum().backward()
     torch.testing.assert_close(x.grad, x.exp())
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpoint(use_reentrant: bool, device: str) -> None:
-    layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1, device=device)
-    x = torch.randn(2, 4, 5, 6, device=device, requires_grad=True)
-    expected = torch.autograd.grad(layer(x).sin().sum(), (x, layer.weight, layer.bias))
-    checkpoint(layer, x, use_reentrant=use_reentrant).sin().sum().backward()
-    for ours, theirs in zip((x.grad, layer.weight.grad, layer.bias.grad), expected, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("unbatched", [False, True])
+@every_dims
 def test_bias_gradient_in_half_precision(unbatched: bool, device: str) -> None:
     """Summed in float32: adding ones one after another in float16 would stop at 2048."""
     x = torch.zeros(*([] if unbatched else [2]), 1, 60, 60, dtype=torch.float16, device=device)

@@ -46,21 +46,21 @@ def off() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def core() -> Any:
+    """The host core."""
+    return pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
+
+
 def _problem(one: Case, direction: str = "forward", dtype: str = "bfloat16", layout: str = "contiguous") -> Any:
-    pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
     from planning import problem_of
 
     return problem_of(one, direction, dtype, layout)
 
 
-def _core() -> Any:
-    return pytest.importorskip("_host_core", reason="the host core is not built: cmake -S . -B build/host_core")
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32", "tf32", "float16"])
-def test_every_plan_is_one_of_the_candidates(dtype: str) -> None:
+def test_every_plan_is_one_of_the_candidates(dtype: str, core: Any) -> None:
     """So it is timed, and `explain` finds it among what was."""
-    core = _core()
     for one, direction, layout in itertools.product(
         LAYERS + KERNELBENCH + ZOO, DIRECTIONS, ("contiguous", "channels_last")
     ):
@@ -72,9 +72,8 @@ def test_every_plan_is_one_of_the_candidates(dtype: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("one", LAYERS, ids=lambda one: one["name"])
-def test_the_quickest_is_taken(one: Case, direction: str) -> None:
+def test_the_quickest_is_taken(one: Case, direction: str, core: Any) -> None:
     """Whatever the estimates say, among as many candidates as were asked for, noise or not."""
-    core = _core()
     problem = _problem(one, direction)
     plans = sorted(plan.estimate_ms for plan in core.candidates(problem))
     for most, seed in itertools.product((1, 4, 16, 10_000), range(3)):
@@ -93,17 +92,17 @@ def test_the_quickest_is_taken(one: Case, direction: str) -> None:
         assert taken * factors[taken] <= 1.035 * min(estimate * factors[estimate] for estimate in estimates)
 
 
-def test_the_arithmetic_s_choice_stays_within_the_noise() -> None:
-    core, problem = _core(), _problem(LAYERS[0])
+def test_the_arithmetic_s_choice_stays_within_the_noise(core: Any) -> None:
+    problem = _problem(LAYERS[0])
     estimated = core.make_plan(problem).estimate_ms
     for factor, stays in ((0.99, True), (0.97, False)):
         tuned = core.autotune(problem, 8, lambda plan, f=factor: 1.0 if plan.estimate_ms == estimated else f)
         assert (tuned.plan.estimate_ms == estimated) == stays
 
 
-def test_candidates_that_cannot_run() -> None:
+def test_candidates_that_cannot_run(core: Any) -> None:
     """They are left out, the arithmetic's own among them; without any, its plan remains."""
-    core, problem = _core(), _problem(LAYERS[0])
+    problem = _problem(LAYERS[0])
     estimated = core.make_plan(problem).estimate_ms
     tuned = core.autotune(problem, 8, lambda plan: None if plan.estimate_ms == estimated else 1.0)
     assert len(tuned.timings) == 7
@@ -113,9 +112,9 @@ def test_candidates_that_cannot_run() -> None:
     assert tuned.plan.estimate_ms == estimated
 
 
-def test_a_first_slow_run_does_not_count() -> None:
+def test_a_first_slow_run_does_not_count(core: Any) -> None:
     """A kernel's first run loads it."""
-    core, problem = _core(), _problem(LAYERS[0])
+    problem = _problem(LAYERS[0])
     met: set[float] = set()
 
     def time(plan: Any) -> float:
@@ -128,10 +127,10 @@ def test_a_first_slow_run_does_not_count() -> None:
     assert tuned.plan.estimate_ms == core.make_plan(problem).estimate_ms
 
 
-def test_a_clock_that_rises_meets_all_alike() -> None:
+def test_a_clock_that_rises_meets_all_alike(core: Any) -> None:
     """As many runs as there are candidates, and half as many again, take longer than they would later."""
-    core, problem = _core(), _problem(LAYERS[0])
-    estimated, runs = core.make_plan(problem).estimate_ms, 0
+    problem, runs = _problem(LAYERS[0]), 0
+    estimated = core.make_plan(problem).estimate_ms
 
     def time(plan: Any) -> float:
         nonlocal runs
@@ -143,8 +142,8 @@ def test_a_clock_that_rises_meets_all_alike() -> None:
     assert tuned.timings[0][2] == 1
 
 
-def test_explain_tells_what_was_timed() -> None:
-    core, problem = _core(), _problem(LAYERS[0])
+def test_explain_tells_what_was_timed(core: Any) -> None:
+    problem = _problem(LAYERS[0])
     estimated = core.make_plan(problem).estimate_ms
     other = core.autotune(problem, 5, lambda plan: 2.0 if plan.estimate_ms == estimated else 1.0)
     text = core.explain(problem, tuned=other)
@@ -156,9 +155,8 @@ def test_explain_tells_what_was_timed() -> None:
     assert "autotuned" not in core.explain(problem)
 
 
-def test_what_is_kept() -> None:
+def test_what_is_kept(core: Any) -> None:
     """The first choice of a problem, until another number of candidates is asked for; off keeps it, too."""
-    core = _core()
     tuner, problem = core.Autotuner(), _problem(LAYERS[0])
     other = _problem(LAYERS[0], dtype="float16")
     assert tuner.candidates == 0
@@ -178,11 +176,8 @@ def test_what_is_kept() -> None:
 def test_refused(candidates: Any) -> None:
     with pytest.raises(ValueError, match=r"candidates must be an integer from 0 \(off\) to 100,000, but got "):
         deconv_ext.autotune(candidates)
-
-
-def test_the_operator_refuses() -> None:
-    for candidates in (-1, 100_001):
-        with pytest.raises(RuntimeError, match=rf"candidates must be from 0 \(off\) to 100000, but got {candidates}$"):
+    if type(candidates) is int:
+        with pytest.raises(RuntimeError, match=rf"must be from 0 \(off\) to 100000, but got {candidates}$"):
             torch.ops.deconv.autotune(candidates)
     assert torch.ops.deconv.autotune(0) == 0
 
@@ -195,20 +190,16 @@ def test_switch_and_context() -> None:
         torch.ops.deconv.autotune(before)
         return before
 
-    assert now() == 0
     with deconv_ext.autotune():
         assert now() == 16
         with deconv_ext.autotune(5):
             assert now() == 5
+        with pytest.raises(KeyError), deconv_ext.autotune(5):
+            raise KeyError
         assert now() == 16
-    assert now() == 0
-    with pytest.raises(KeyError), deconv_ext.autotune():
-        raise KeyError
     assert now() == 0
     deconv_ext.autotune(3)
     assert now() == 3
-    deconv_ext.autotune(0)
-    assert now() == 0
 
 
 def test_calls_that_go_to_aten_do_not_mind() -> None:
@@ -225,6 +216,13 @@ def _operands(one: Case, mode: str, layout: str) -> Operands:
     return make_operands(one, dtype_of(mode), device, bias=True).laid_out(layout, device)
 
 
+def _checked(direction: str, operands: Operands, mode: str, result: torch.Tensor | None = None) -> torch.Tensor:
+    """The result of a call, which is right."""
+    result = call_ours(direction, operands) if result is None else result
+    assert sampled_errors(direction, operands, result, result)[0] <= BOUNDS[mode]
+    return result
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 @pytest.mark.parametrize("mode", ["bf16", "tf32", "fp32", "fp64"])
@@ -237,10 +235,7 @@ def test_tuned_calls_are_right(one: Case, mode: str, layout: str) -> None:
             assert "autotuned" not in call_explain(direction, operands)
             size = operands.input.numel() * operands.input.element_size()
             poison("cuda", size, 4 * size)
-            first, second = call_ours(direction, operands), call_ours(direction, operands)
-            error, _ = sampled_errors(direction, operands, first, first)
-            assert error <= BOUNDS[mode]
-            assert torch.equal(first, second)
+            assert torch.equal(_checked(direction, operands, mode), call_ours(direction, operands))
             text = call_explain(direction, operands)
             (timed,) = re.findall(r"^  autotuned: of (\d+) candidates timed, ([\d.e+-]+) ms; by", text, re.MULTILINE)
             assert 1 <= int(timed[0]) <= 6
@@ -254,9 +249,7 @@ def test_as_many_candidates_as_asked_for() -> None:
     counts = []
     for candidates in (1, 2, 400):
         deconv_ext.autotune(candidates)
-        result = call_ours("forward", operands)
-        error, _ = sampled_errors("forward", operands, result, result)
-        assert error <= BOUNDS["bf16"]
+        _checked("forward", operands, "bf16")
         text = call_explain("forward", operands)
         counts.append(int(re.findall(r"autotuned: of (\d+) candidates", text)[0]))
     assert counts[:2] == [1, 2]
@@ -276,9 +269,7 @@ def test_candidates_on_addresses_that_tensor_copies_refuse(mode: str) -> None:
     with torch_in(mode), deconv_ext.autotune(400):
         operands = _operands(one, mode, "nchw").map(moved)
         for direction in DIRECTIONS:
-            result = call_ours(direction, operands)
-            error, _ = sampled_errors(direction, operands, result, result)
-            assert error <= BOUNDS[mode]
+            _checked(direction, operands, mode)
 
 
 def test_bench_says_whether_plans_are_chosen_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,22 +288,16 @@ def test_bench_says_whether_plans_are_chosen_by_time(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.gpu
-def test_off_returns_to_arithmetic() -> None:
+def test_explain_tells_of_gpu_0_while_it_is_on() -> None:
+    """Meta tensors too; off returns to arithmetic."""
     operands = _operands(LAYERS[0], "bf16", "nchw")
     before = call_explain("forward", operands)
     with deconv_ext.autotune():
-        call_ours("forward", operands)
-        assert "autotuned" in call_explain("forward", operands)
-    assert call_explain("forward", operands) == before
-
-
-@pytest.mark.gpu
-def test_meta_tensors_tell_of_gpu_0() -> None:
-    operands = _operands(LAYERS[0], "bf16", "nchw")
-    with deconv_ext.autotune():
-        call_ours("forward", operands)
+        _checked("forward", operands, "bf16")
         meta = operands.map(lambda tensor: torch.empty_like(tensor, device="meta"))
+        assert "autotuned" in call_explain("forward", operands)
         assert call_explain("forward", meta) == call_explain("forward", operands)
+    assert call_explain("forward", operands) == before
 
 
 @pytest.mark.gpu
@@ -340,8 +325,7 @@ def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
         assert "autotuned" not in call_explain("forward", operands)
         captured.fill_(math.nan)
         graph.replay()
-        error, _ = sampled_errors("forward", operands, captured, captured)
-        assert error <= BOUNDS["bf16"]
+        _checked("forward", operands, "bf16", captured)
 
 
 @pytest.mark.gpu
@@ -355,7 +339,6 @@ def test_streams_and_memory() -> None:
     with deconv_ext.autotune(), torch.cuda.stream(stream):
         result = call_ours("forward", operands)
     stream.synchronize()
-    error, _ = sampled_errors("forward", operands, result, result)
-    assert error <= BOUNDS["bf16"]
+    _checked("forward", operands, "bf16", result)
     del result
     assert torch.cuda.memory_allocated() <= held + 2**20

@@ -3,20 +3,15 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
-from helpers import operators_called
-from torch import Tensor, nn
+from helpers import OPERATOR, Kind, assert_same_step, every_kind, operators_called
+from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import deconv_ext
-
-OPERATOR = "deconv::conv_transpose2d"
-PAIRS = [
-    (nn.ConvTranspose1d, deconv_ext.ConvTranspose1d),
-    (nn.ConvTranspose2d, deconv_ext.ConvTranspose2d),
-]
 
 
 class Special(nn.ConvTranspose2d):
@@ -28,11 +23,6 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.ConvTranspose2d(4, 3, 3), shared, nn.Sequential(shared, nn.ReLU()), Special(3, 2, 3))
 
 
-def _input(kind: type[nn.Module], device: str) -> Tensor:
-    """(2, 4, 5, 6), without the last dimension for 1-D layers."""
-    return torch.randn(2, 4, 5, device=device) if "1d" in kind.__name__ else torch.randn(2, 4, 5, 6, device=device)
-
-
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
     """Only what a test expects."""
@@ -41,73 +31,43 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-# --- what is turned -------------------------------------------------------------------------------------------------
-
-
-def test_convert(device: str) -> None:
-    model = _model().to(device)
-    x = torch.randn(2, 4, 5, 6, device=device)
-    expected, parameters, state = model(x), list(model.parameters()), model.state_dict()
-    calls: list[str] = []
-    model[0].register_forward_hook(lambda *_: calls.append("hook"))
-    model.eval()
-    assert deconv_ext.convert(model) is model
-    assert type(model[0]) is type(model[1]) is deconv_ext.ConvTranspose2d
-    assert model[1] is model[2][0]
-    assert type(model[3]) is Special
-    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
-    assert not model[0].training
-    assert state.keys() == model.state_dict().keys()
-    torch.testing.assert_close(model(x), expected)
-    assert calls == ["hook"]
-    assert OPERATOR in operators_called(lambda: model[0](x))
-
-
-@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
-def test_convert_and_revert_of_the_layer_itself(theirs: type[nn.Module], ours: type[nn.Module]) -> None:
-    layer = theirs(4, 3, 3)
-    weight, bias = layer.weight, layer.bias
-    assert deconv_ext.convert(layer) is layer
-    assert type(layer) is ours
-    assert layer.weight is weight
-    assert layer.bias is bias
-    assert deconv_ext.revert(layer) is layer
-    assert type(layer) is theirs
-    assert layer.weight is weight
-
-
-def test_convert_twice_and_elsewhere() -> None:
-    """Converting again changes nothing; models without the layer and subclasses stay as they are."""
-    model = deconv_ext.convert(_model())
-    before = [(module, type(module)) for module in model.modules()]
-    deconv_ext.convert(model)
-    assert [(module, type(module)) for module in model.modules()] == before
-    special, linear = Special(3, 2, 3), nn.Linear(3, 2)
-    assert type(deconv_ext.convert(special)) is Special
-    assert type(deconv_ext.convert(linear)) is nn.Linear
-
-
-def test_revert(device: str) -> None:
+def test_convert_and_revert(device: str) -> None:
+    """In place, shared layers once; hooks, modes, parameters and state stay; subclasses and converted layers too."""
     model = _model().to(device)
     kinds = [type(module) for module in model.modules()]
     x = torch.randn(2, 4, 5, 6, device=device)
-    expected, parameters = model(x), list(model.parameters())
-    assert deconv_ext.revert(deconv_ext.convert(model)) is model
+    expected, parameters, keys = model(x), list(model.parameters()), model.state_dict().keys()
+    calls: list[str] = []
+    model[0].register_forward_hook(lambda *_: calls.append("hook"))
+    model.eval()
+    for _ in range(2):
+        assert deconv_ext.convert(model) is model
+        assert type(model[0]) is type(model[1]) is deconv_ext.ConvTranspose2d
+        assert model[1] is model[2][0]
+        assert type(model[3]) is Special
+    assert not model[0].training
+    torch.testing.assert_close(model(x), expected)
+    assert calls == ["hook"]
+    assert OPERATOR in operators_called(lambda: model[0](x))
+    assert deconv_ext.revert(model) is model
     assert [type(module) for module in model.modules()] == kinds
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert model.state_dict().keys() == keys
     assert torch.equal(model(x), expected)
     assert OPERATOR not in operators_called(lambda: model(x))
 
 
-def test_converted_model_trains_optimizer_of_before() -> None:
-    """An optimizer made before the conversion goes on updating the model."""
-    model = _model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    deconv_ext.convert(model)
-    before = model[0].weight.detach().clone()
-    model(torch.randn(2, 4, 5, 6)).sum().backward()
-    optimizer.step()
-    assert not torch.equal(model[0].weight, before)
+@every_kind
+def test_convert_and_revert_of_the_layer_itself(kind: Kind) -> None:
+    layer = kind.torchs(4, 3, 3)
+    weight, bias = layer.weight, layer.bias
+    for function, expected in ((deconv_ext.convert, kind.layer), (deconv_ext.revert, kind.torchs)):
+        assert function(layer) is layer
+        assert type(layer) is expected
+        assert layer.weight is weight
+        assert layer.bias is bias
+    special = Special(3, 2, 3)
+    assert type(deconv_ext.convert(special)) is Special
 
 
 def test_filter() -> None:
@@ -131,9 +91,6 @@ def test_not_a_module(model: object) -> None:
             function(model)
 
 
-# --- what it tells --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
 def test_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     up = nn.ModuleDict({"first": nn.ConvTranspose2d(4, 3, 2), "second": deconv_ext.ConvTranspose2d(3, 3, 2)})
@@ -150,37 +107,23 @@ def test_verbose(capsys: pytest.CaptureFixture[str]) -> None:
         "volume: left alone: 3-D layers have no operator here",
         "scripted: left alone: scripted; convert the model before torch.jit.script",
     ]
-
-
-def test_verbose_of_the_layer_itself_and_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     deconv_ext.convert(nn.ConvTranspose2d(4, 3, 2), verbose=True)
     deconv_ext.convert(nn.Linear(3, 2), verbose=True)
     deconv_ext.convert(_model())
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
+    assert capsys.readouterr().out.splitlines() == [
         "the model itself: converted: ConvTranspose2d(4, 3, kernel_size=(2, 2), stride=(1, 1))",
         "Linear has no transposed convolution",
     ]
 
 
-# --- compiled layers, replaced forwards -----------------------------------------------------------------------------
+COMPILED: dict[str, Callable[[nn.Sequential, Callable], Any]] = {  # the call to make, or None for the model itself
+    "layer": lambda model, backend: model[0].compile(backend=backend),
+    "model": lambda model, backend: model.compile(backend=backend),
+    "wrapper": lambda model, backend: torch.compile(model, backend=backend),
+}
 
 
-def _compiled_layer(model: nn.Sequential, backend: Callable) -> Callable[[Tensor], Tensor]:
-    model[0].compile(backend=backend)
-    return model
-
-
-def _compiled_model(model: nn.Sequential, backend: Callable) -> Callable[[Tensor], Tensor]:
-    model.compile(backend=backend)
-    return model
-
-
-def _optimized(model: nn.Sequential, backend: Callable) -> Callable[[Tensor], Tensor]:
-    return torch.compile(model, backend=backend)
-
-
-@pytest.mark.parametrize("compiled", [_compiled_layer, _compiled_model, _optimized])
+@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED.keys())
 @pytest.mark.parametrize("ran", [True, False], ids=["after_a_call", "before_any_call"])
 def test_compiled_before(ran: bool, compiled: Callable) -> None:
     """Compiled again, on the operator; and on torch's after revert()."""
@@ -194,7 +137,7 @@ def test_compiled_before(ran: bool, compiled: Callable) -> None:
     model = nn.Sequential(nn.ConvTranspose2d(4, 3, 3), nn.ReLU())
     x = torch.randn(2, 4, 5, 6)
     expected = model(x)
-    function = compiled(model, backend)
+    function = compiled(model, backend) or model
     if ran:
         function(x)
     targets.clear()
@@ -228,76 +171,58 @@ def test_replaced_forward(capsys: pytest.CaptureFixture[str]) -> None:
     assert type(model["up"]) is nn.ConvTranspose2d
 
 
-# --- parametrized and lazy layers -----------------------------------------------------------------------------------
-
 PARAMETRIZATIONS = {"weight_norm": parametrizations.weight_norm, "spectral_norm": parametrizations.spectral_norm}
 
 
+@every_kind
 @pytest.mark.parametrize("norm", PARAMETRIZATIONS.values(), ids=PARAMETRIZATIONS.keys())
-@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
-def test_parametrized(theirs: type[nn.Module], ours: type[nn.Module], norm: Callable, device: str) -> None:
-    layer = norm(theirs(4, 3, 3)).to(device).eval()
-    twin = copy.deepcopy(layer)
+def test_parametrized(norm: Callable, kind: Kind, device: str) -> None:
+    """Of the layer alone: a copy of before keeps its class, and one of after loses its parametrization as ours."""
+    layer = norm(kind.torchs(4, 3, 3)).to(device).eval()
+    twin, name, keys = copy.deepcopy(layer), type(layer).__name__, layer.state_dict().keys()
     model = nn.Sequential(layer)
-    x = _input(theirs, device)
-    expected, keys, kind = model(x), model.state_dict().keys(), type(layer)
-    assert OPERATOR not in operators_called(lambda: model(x))
+    x = torch.randn(kind.x, device=device)
+    expected = model(x)
     deconv_ext.convert(model)
-    assert isinstance(layer, ours)
-    assert type(layer).__name__ == kind.__name__
+    assert isinstance(layer, kind.layer)
+    assert type(layer).__name__ == name
     assert parametrize.is_parametrized(layer, "weight")
-    assert model.state_dict().keys() == keys
+    assert layer.state_dict().keys() == keys
     torch.testing.assert_close(model(x), expected)
     assert OPERATOR in operators_called(lambda: model(x))
-    assert not isinstance(twin, ours)
+    assert not isinstance(twin, kind.layer)
+    assert_same_step(layer, twin, x)
     copied = copy.deepcopy(layer)
     torch.testing.assert_close(copied(x), expected)
     deconv_ext.revert(model)
-    assert parametrize.type_before_parametrizations(layer) is theirs
-    assert not isinstance(layer, ours)
+    assert parametrize.type_before_parametrizations(layer) is kind.torchs
+    assert not isinstance(layer, kind.layer)
     torch.testing.assert_close(model(x), expected)
     parametrize.remove_parametrizations(copied, "weight")
-    assert type(copied) is ours
+    assert type(copied) is kind.layer
     torch.testing.assert_close(copied(x), expected)
 
 
-def test_parametrized_trains() -> None:
-    theirs = parametrizations.weight_norm(nn.ConvTranspose2d(4, 3, 3))
-    ours = deconv_ext.convert(copy.deepcopy(theirs))
-    x = torch.randn(2, 4, 5, 6)
-    for layer in (theirs, ours):
-        layer(x).sin().sum().backward()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
-
-
-LAZY = [
-    (nn.LazyConvTranspose1d, deconv_ext.LazyConvTranspose1d, deconv_ext.ConvTranspose1d),
-    (nn.LazyConvTranspose2d, deconv_ext.LazyConvTranspose2d, deconv_ext.ConvTranspose2d),
-]
-
-
-@pytest.mark.parametrize(("theirs", "ours", "final"), LAZY)
+@every_kind
 @pytest.mark.parametrize("how", ["converted", "made"])
-def test_lazy(how: str, theirs: type, ours: type, final: type, device: str) -> None:
-    layer = deconv_ext.convert(theirs(3, 3, 2)) if how == "converted" else ours(3, 3, 2)
+def test_lazy(how: str, kind: Kind, device: str) -> None:
+    layer = deconv_ext.convert(kind.torchs_lazy(3, 3, 2)) if how == "converted" else kind.lazy(3, 3, 2)
     model = nn.Sequential(layer.to(device))
-    assert type(layer) is ours
-    x = _input(final, device)
+    assert type(layer) is kind.lazy
+    x = torch.randn(kind.x, device=device)
     result = []
     assert OPERATOR in operators_called(lambda: result.append(model(x)))  # at the first call, too
-    assert type(model[0]) is final
+    assert type(model[0]) is kind.layer
     assert "cls_to_become" not in vars(layer)
-    expected = deconv_ext.revert(model)(x)
-    torch.testing.assert_close(result[0], expected)
+    torch.testing.assert_close(result[0], deconv_ext.revert(model)(x))
 
 
-@pytest.mark.parametrize(("theirs", "ours", "final"), LAZY)
-def test_lazy_reverts_and_loads(theirs: type, ours: type, final: type) -> None:
-    layer = deconv_ext.convert(theirs(3, 3, 2))
-    layer.load_state_dict(final(4, 3, 3, 2).state_dict())
+@every_kind
+def test_lazy_reverts_and_loads(kind: Kind) -> None:
+    layer = deconv_ext.convert(kind.torchs_lazy(3, 3, 2))
+    layer.load_state_dict(kind.layer(4, 3, 3, 2).state_dict())
     assert not layer.has_uninitialized_params()
-    assert type(deconv_ext.revert(layer)) is theirs
+    assert type(deconv_ext.revert(layer)) is kind.torchs_lazy
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 import deconv_ext
 
-# --- ONNX -----------------------------------------------------------------------------------------------------------
-
 MODELS = {
     "strided": (lambda: nn.ConvTranspose2d(4, 3, (3, 2), (2, 3), 1, (1, 2)), (2, 4, 5, 6)),
     "grouped": (lambda: nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False, dilation=(1, 2)), (2, 4, 5, 6)),
@@ -76,28 +74,6 @@ def test_onnx_of_an_exported_program_and_of_the_function(onnxruntime: Any) -> No
     program = _export(exported)
     assert _operators(program) == ["ConvTranspose"]
     torch.testing.assert_close(_run(onnxruntime, program, x, weight), Function()(x, weight))
-
-
-@torch.no_grad()
-def test_onnx_opset_too_old(onnxruntime: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """torch says what was asked for and what it has, and the model is valid."""
-    model = nn.Sequential(deconv_ext.ConvTranspose2d(4, 3, 3, 2), nn.ReLU()).eval()
-    x = torch.randn(2, 4, 5, 6)
-    program = _export(model, (x,), opset_version=5)
-    assert "operator set version 18 because the requested opset_version 5" in caplog.text
-    assert program.model.opset_imports[""] == 18
-    torch.testing.assert_close(_run(onnxruntime, program, x), model(x))
-
-
-def test_operator_has_no_decomposition() -> None:
-    """Inductor refuses operators that have one where the environment says CI; exporters keep ours whole."""
-    operator = torch.ops.deconv.conv_transpose2d.default
-    assert operator not in torch._decomp.decomposition_table
-    program = torch.export.export(deconv_ext.ConvTranspose2d(4, 3, 3), (torch.randn(2, 4, 5, 6),))
-    assert any(node.target is operator for node in program.run_decompositions().graph.nodes)
-
-
-# --- AOTInductor ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

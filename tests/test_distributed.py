@@ -3,9 +3,11 @@
 CPU processes on gloo always; two GPUs on nccl where there are two.
 """
 
+import copy
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -138,23 +140,23 @@ def test_placements(two: Ranks, name: str) -> None:
 
 
 PLACED_2D = {
-    "samples and output channels": (("S0 R", "R S1", "R S0"), ("S0 S1", "S0 P", "P S1", "P S0"), INPUT, WEIGHT, 1),
-    "samples and input channels": (("S0 S1", "R S0", "R R"), ("S0 P", "S0 S1", "P S0", "P R"), INPUT, WEIGHT, 1),
-    "input and output channels": (("S1 R", "S0 S1", "R S0"), ("P S1", "S1 P", "S0 S1", "R S0"), INPUT, WEIGHT, 1),
-    "samples twice": (("S0 S0", "R R", "R R"), ("S0 S0", "S0 S0", "P P", "P P"), INPUT, WEIGHT, 1),
-    "input channels twice": (("S1 S1", "S0 S0", "R R"), ("P P", "S1 S1", "S0 S0", "R R"), INPUT, WEIGHT, 1),
-    "groups twice": (("S1 S1", "S0 S0", "S0 S0"), ("S1 S1",) * 2 + ("S0 S0",) * 2, (2, 4, 5, 6), (4, 2, 3, 4), 4),
-    "groups once": (("S1 S1", "S0 S0", "S0 S0"), ("S1 S0", "S1 S0", "S0 P", "S0 P"), (2, 4, 5, 6), (4, 2, 3, 4), 2),
-    "uneven samples twice": (("S0 S0", "R R", "R R"), None, (3, 4, 5, 6), WEIGHT, 1),
-    "partial sums and samples": (("P S0", "R R", "R R"), ("P S0", "R S0", "P P", "R P"), INPUT, WEIGHT, 1),
+    "samples and output channels": ("S0 R|R S1|R S0", "S0 S1|S0 P|P S1|P S0", INPUT, WEIGHT, 1),
+    "samples and input channels": ("S0 S1|R S0|R R", "S0 P|S0 S1|P S0|P R", INPUT, WEIGHT, 1),
+    "input and output channels": ("S1 R|S0 S1|R S0", "P S1|S1 P|S0 S1|R S0", INPUT, WEIGHT, 1),
+    "samples twice": ("S0 S0|R R|R R", "S0 S0|S0 S0|P P|P P", INPUT, WEIGHT, 1),
+    "input channels twice": ("S1 S1|S0 S0|R R", "P P|S1 S1|S0 S0|R R", INPUT, WEIGHT, 1),
+    "groups twice": ("S1 S1|S0 S0|S0 S0", "S1 S1|S1 S1|S0 S0|S0 S0", (2, 4, 5, 6), (4, 2, 3, 4), 4),
+    "groups once": ("S1 S1|S0 S0|S0 S0", "S1 S0|S1 S0|S0 P|S0 P", (2, 4, 5, 6), (4, 2, 3, 4), 2),
+    "uneven samples twice": ("S0 S0|R R|R R", None, (3, 4, 5, 6), WEIGHT, 1),
+    "partial sums and samples": ("P S0|R R|R R", "P S0|R S0|P P|R P", INPUT, WEIGHT, 1),
 }
 
 
 @pytest.mark.parametrize("name", PLACED_2D)
 def test_placements_on_a_2d_mesh(four: Ranks, name: str) -> None:
     operands, results, *shapes = PLACED_2D[name]
-    found = four.run(_compare, (2, 2), operands, *shapes)
-    assert results is None or found[0] == results
+    found = four.run(_compare, (2, 2), tuple(operands.split("|")), *shapes)
+    assert results is None or found[0] == tuple(results.split("|"))
 
 
 def test_fewer_samples_than_ranks(four: Ranks) -> None:
@@ -222,8 +224,19 @@ def _layers() -> nn.Sequential:
     return deconv_ext.convert(layers.double())
 
 
+def _trained(model: nn.Module, step: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+    """The third output."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        output = step(input)
+        output.square().mean().backward()
+        optimizer.step()
+    return output
+
+
 def _tensor_parallel(device: str, compiled: bool) -> None:
-    """Two layers, the first sharded by output channels and the second by input channels, for some steps of Adam."""
+    """Two layers, the first sharded by output channels and the second by input channels, for some steps."""
     from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 
     mesh = _mesh(device, (2,))
@@ -236,17 +249,12 @@ def _tensor_parallel(device: str, compiled: bool) -> None:
                 module.register_parameter(key, nn.Parameter(distribute_tensor(whole, mesh, [placement])))
 
     plain = _layers().to(device)
-    parallel = _layers().to(device)
-    parallel.load_state_dict(plain.state_dict())
+    parallel = copy.deepcopy(plain)
     distribute_module(parallel, mesh, shard)
     x = torch.randn(INPUT, dtype=torch.float64, device=device)
-    for model, input in ((plain, x), (parallel, _placed(x, mesh, "R"))):
-        step = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled and model is parallel else model
-        optimizer = torch.optim.Adam(model.parameters())
-        for _ in range(3):
-            optimizer.zero_grad()
-            step(input).square().mean().backward()
-            optimizer.step()
+    _trained(plain, plain, x)
+    step = torch.compile(parallel, backend="aot_eager", fullgraph=True) if compiled else parallel
+    _trained(parallel, step, _placed(x, mesh, "R"))
     for part, whole in zip(parallel.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(part.full_tensor(), whole, **EXACT)
 
@@ -284,19 +292,23 @@ def test_symbolic_sizes(two: Ranks) -> None:
     assert two.run(_symbolic) == [1, 1]
 
 
-def _autocast(device: str) -> tuple[str, torch.dtype]:
+def _modes(device: str) -> list[Any]:
+    """Under autocast, and with a plain weight where replication is implicit."""
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    input, weight, bias = (tensor.float() for tensor in _operands(device, INPUT, WEIGHT, 1))
     mesh = _mesh(device, (2,))
-    operands = [tensor.float() for tensor in _operands(device, INPUT, WEIGHT, 1)]
-    parts = [_placed(tensor, mesh, text) for tensor, text in zip(operands, ("S0", "R", "R"), strict=True)]
+    part = _placed(input, mesh, "S0")
     with torch.autocast(mesh.device_type, dtype=torch.bfloat16):
-        output = deconv_ext.conv_transpose2d(*parts, stride=2)
-        expected = deconv_ext.conv_transpose2d(*operands, stride=2)
+        output = deconv_ext.conv_transpose2d(part, _placed(weight, mesh, "R"), _placed(bias, mesh, "R"), stride=2)
+        expected = deconv_ext.conv_transpose2d(input, weight, bias, stride=2)
     torch.testing.assert_close(output.full_tensor(), expected)
-    return _text(output), output.dtype
+    with implicit_replication():
+        return [_text(output), output.dtype, _text(deconv_ext.conv_transpose2d(part, weight))]
 
 
-def test_autocast(two: Ranks) -> None:
-    assert two.run(_autocast)[0] == ("S0", torch.bfloat16)
+def test_autocast_and_implicit_replication(two: Ranks) -> None:
+    assert two.run(_modes) == [["S0", torch.bfloat16, "S0"]] * 2
 
 
 def _outside_the_mesh(device: str) -> list[Any]:
@@ -346,36 +358,21 @@ def _error(device: str, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    {
-        "plain": ["deconv::conv_transpose2d: bias is a plain tensor next to DTensors", "distribute_tensor"],
-        "mesh": ["deconv::conv_transpose2d: weight is on", "(2, 1)", "it must be on", "(2,)"],
-        "kind": [
-            "deconv::conv_transpose2d: input is placed as (_MaskPartial",
-            "must be Replicate(), Shard(dim) or Par",
-        ],
-        "channels": ["[4, 4, 5, 6]", "[5, 6, 3, 4]"],
-        "bias": ["bias must be 1-D with 6 elements", "[7]"],
-    }.items(),
-)
-def test_errors_name_what_is_possible(two: Ranks, name: str, parts: list[str]) -> None:
+MESSAGES = {
+    "plain": "deconv::conv_transpose2d: bias is a plain tensor next to DTensors.*distribute_tensor",
+    "mesh": r"deconv::conv_transpose2d: weight is on.*\(2, 1\).*it must be on.*\(2,\)",
+    "kind": r"deconv::conv_transpose2d: input is placed as \(_MaskPartial.*must be Replicate\(\), Shard\(dim\) or Par",
+    "channels": r"\[4, 4, 5, 6\].*\[5, 6, 3, 4\]",
+    "bias": r"bias must be 1-D with 6 elements.*\[7\]",
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_errors_name_what_is_possible(two: Ranks, name: str) -> None:
     """On every rank alike, with the sizes of the whole tensors; the next call works."""
     texts = two.run(_error, name)
     assert texts[0] == texts[1]
-    assert all(part in texts[0] for part in parts), texts[0]
-
-
-def _implicit(device: str) -> str:
-    from torch.distributed.tensor.experimental import implicit_replication
-
-    input, weight, _ = _operands(device, INPUT, WEIGHT, 1)
-    with implicit_replication():
-        return _text(deconv_ext.conv_transpose2d(_placed(input, _mesh(device, (2,)), "S0"), weight))
-
-
-def test_implicit_replication(two: Ranks) -> None:
-    assert two.run(_implicit) == ["S0", "S0"]
+    assert re.search(MESSAGES[name], texts[0], re.DOTALL), texts[0]
 
 
 _FIRST_USE = """
@@ -413,24 +410,15 @@ def _data_parallel(device: str, kind: str) -> None:
 
     rank, count = dist.get_rank(), dist.get_world_size()
     plain = _layers().to(device)
-    parallel: Any = _layers().to(device)
-    parallel.load_state_dict(plain.state_dict())
+    parallel: Any = copy.deepcopy(plain)
     if kind == "ddp":
         parallel = DistributedDataParallel(parallel)
     else:
-        mesh = _mesh(device, (count,))
         for layer in (parallel[0], parallel[2], parallel):
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=_mesh(device, (count,)))
     x = torch.randn(2 * count, *INPUT[1:], dtype=torch.float64, device=device)
-    for model, batch in ((plain, x), (parallel, x[2 * rank : 2 * rank + 2])):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(3):
-            optimizer.zero_grad()
-            output = model(batch)
-            output.square().mean().backward()
-            optimizer.step()
-        if model is plain:
-            expected = output[2 * rank : 2 * rank + 2]
+    mine = slice(2 * rank, 2 * rank + 2)
+    expected, output = _trained(plain, plain, x)[mine], _trained(parallel, parallel, x[mine])
     torch.testing.assert_close(output, expected, **EXACT)
     for part, whole in zip(parallel.parameters(), plain.parameters(), strict=True):
         for ours, one in ((part, whole), (part.grad, whole.grad)):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import KINDS, OPERATOR, Kind, assert_same_step, every_kind, operators_called
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -34,21 +35,12 @@ def _operands(device: str, **options: Any) -> tuple[Tensor, Tensor]:
     return torch.randn(2, 4, 5, 6, device=device, **options), torch.randn(4, 3, 3, 3, device=device, **options)
 
 
-def _operators(function: Callable[[], Any]) -> list[str]:
-    """Names of the operators that a profiler sees."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    return [event.name for event in profile.events()]
-
-
-# --- integers that are not int --------------------------------------------------------------------------------------
-
 INTEGERS: list[dict[str, Any]] = [
     {"stride": np.int64(2)}, {"stride": np.int32(2), "padding": np.uint8(1)}, {"stride": (np.int64(2), 1)},
     {"padding": torch.tensor(1)}, {"padding": torch.tensor([1])}, {"padding": (torch.tensor(1), 0)},
     {"stride": 3, "output_padding": np.int16(2)}, {"dilation": torch.tensor(2, dtype=torch.int32)},
     {"groups": np.int64(2)}, {"groups": torch.tensor(2)}, {"stride": [np.int64(2)], "dilation": [np.int64(1), 2]},
-    {"stride": torch.Size([2, 1])}, {"stride": (2,)},
+    {"stride": torch.Size([2, 1])}, {"stride": (2,)}, {"stride": [2], "padding": (1, 0)},
 ]  # fmt: skip
 
 
@@ -82,9 +74,12 @@ def test_integers_of_the_gradients(direction: str, device: str) -> None:
         torch.testing.assert_close(operator.default(*operands, stride=arguments[0], padding=arguments[1]), expected)
 
 
-def test_integers_of_explain() -> None:
+def test_integers_of_explain_and_of_1d(device: str) -> None:
     x, w = _operands("meta")
     assert deconv_ext.explain(x, w, None, np.int64(2), torch.tensor(1)) == deconv_ext.explain(x, w, None, 2, 1)
+    kind = KINDS["1d"]
+    operands = kind.operands(device)
+    torch.testing.assert_close(kind.ours(*operands, np.int64(2), torch.tensor(1)), kind.theirs(*operands, 2, 1))
 
 
 @every_call
@@ -94,35 +89,21 @@ def test_integers_of_a_jit_trace(stride: Any, call: Callable[..., Tensor], devic
     """Also a padding that follows from a shape, which is a tensor while jit traces."""
     x, w = _operands(device)
     traced = torch.jit.trace(lambda x, w: call(x, w, None, stride, w.shape[2] // 2), (x, w))
-    assert "deconv::conv_transpose2d" in str(traced.graph)
+    assert OPERATOR in str(traced.graph)
     torch.testing.assert_close(traced(x, w), TORCHS(x, w, None, 2, 1))
 
 
-@pytest.mark.filterwarnings("ignore")  # jit is deprecated
-def test_torchscript_calls_the_operator(device: str) -> None:
-    @torch.jit.script
-    def scripted(x: Tensor, w: Tensor) -> Tensor:
-        return torch.ops.deconv.conv_transpose2d(x, w, None, 2, [1, 1])
-
-    x, w = _operands(device)
-    assert "deconv::conv_transpose2d" in str(scripted.graph)
-    torch.testing.assert_close(scripted(x, w), TORCHS(x, w, None, 2, 1))
-
-
-# --- subclasses -----------------------------------------------------------------------------------------------------
-
-
 class Scaled(Tensor):
-    """A weight that is stored halved, known to torch's function only, as quantised weights are."""
+    """A weight that is stored halved, known to torch's functions only, as quantised weights are."""
 
     asked: ClassVar[list[Any]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         cls.asked.append(func)
-        if func is TORCHS:
+        if func in [kind.theirs for kind in KINDS.values()]:
             plain = [a.as_subclass(Tensor) * 2 if isinstance(a, Scaled) else a for a in args]
-            return F.conv_transpose2d(*plain, **(kwargs or {}))
+            return getattr(F, func.__name__)(*plain, **(kwargs or {}))
         if func is torch.ops.deconv.conv_transpose2d.default:
             return NotImplemented
         return super().__torch_function__(func, types, args, kwargs)
@@ -142,79 +123,83 @@ class Logged(Tensor):
 class Tagged(Tensor):
     """No handler of its own."""
 
-
-def _by_module(x: Tensor, w: Tensor, kind: type[nn.Module] = deconv_ext.ConvTranspose2d) -> Tensor:
-    layer = kind(4, 3, 3, 2, bias=False, device=x.device)
-    layer.weight = nn.Parameter(w, requires_grad=w.requires_grad)
-    return layer(x)
+    asked: ClassVar[list[Any]] = []
 
 
-def _by_function(x: Tensor, w: Tensor) -> Tensor:
-    return deconv_ext.conv_transpose2d(x, w, None, 2)
+def _by_layer(layer: type[nn.Module], x: Tensor, w: Tensor) -> Tensor:
+    made = layer(4, 3, 3, 2, bias=False, device=x.device)
+    made.weight = nn.Parameter(w, requires_grad=w.requires_grad)
+    return made(x)
 
 
-def _by_override(x: Tensor, w: Tensor) -> Tensor:
+def _by_override(kind: Kind, x: Tensor, w: Tensor) -> Tensor:
     with deconv_ext.override():
-        return _by_module(x, w, nn.ConvTranspose2d)
+        return _by_layer(kind.torchs, x, w)
 
 
-WAYS = {"function": _by_function, "module": _by_module, "override": _by_override}
+WAYS: dict[str, Callable[[Kind, Tensor, Tensor], Tensor]] = {
+    "function": lambda kind, x, w: kind.ours(x, w, None, 2),
+    "module": lambda kind, x, w: _by_layer(kind.layer, x, w),
+    "override": _by_override,
+}
 
 
+@every_kind
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("needs_grad", [False, True], ids=["plain", "recorded"])
-@pytest.mark.parametrize("kind", [Scaled, Logged, Tagged])
+@pytest.mark.parametrize("special", [Scaled, Logged, Tagged])
 def test_subclasses_get_torchs_function(
-    kind: type[Tensor], needs_grad: bool, way: Callable[[Tensor, Tensor], Tensor], device: str
+    special: type[Tensor], needs_grad: bool, way: Callable[[Kind, Tensor, Tensor], Tensor], kind: Kind, device: str
 ) -> None:
     """What they hand back to torch runs on the operator."""
-    x, w = _operands(device)
-    expected = TORCHS(x, w * 2 if kind is Scaled else w, None, 2)
-    special = w.as_subclass(kind).requires_grad_(needs_grad)
-    seen = _operators(lambda: way(x, special))
-    assert "deconv::conv_transpose2d" in seen
-    if kind is not Tagged:
-        kind.asked.clear()  # type: ignore[attr-defined]
-    result = way(x, special)
+    x, w, _ = kind.operands(device)
+    expected = kind.theirs(x, w * 2 if special is Scaled else w, None, 2)
+    w = w.as_subclass(special).requires_grad_(needs_grad)
+    assert OPERATOR in operators_called(lambda: way(kind, x, w))
+    special.asked.clear()  # type: ignore[attr-defined]
+    result = way(kind, x, w)
     torch.testing.assert_close(result.as_subclass(Tensor), expected)
     assert result.requires_grad is needs_grad
-    if kind is not Tagged:
-        asked = [func for func in kind.asked if "conv_transpose2d" in str(func)]  # type: ignore[attr-defined]
-        assert asked == [TORCHS]
-    if kind is not Scaled:
-        assert type(result) is kind
+    if special is not Tagged:
+        assert [f for f in special.asked if "conv_transpose" in str(f)] == [kind.theirs]  # type: ignore[attr-defined]
+    if special is not Scaled:
+        assert type(result) is special
 
 
-def test_a_subclass_that_refuses(device: str) -> None:
+@every_kind
+@pytest.mark.parametrize("position", range(3))
+def test_a_subclass_may_refuse_as_any_operand(position: int, kind: Kind, device: str) -> None:
     class Refuses(Tensor):
         @classmethod
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return NotImplemented if func is TORCHS else super().__torch_function__(func, types, args, kwargs)
+            return NotImplemented if func is kind.theirs else super().__torch_function__(func, types, args, kwargs)
 
-    x, w = _operands(device)
-    for call in (deconv_ext.conv_transpose2d, _overridden, TORCHS):
-        with pytest.raises(TypeError, match="conv_transpose2d"):
-            call(x, w.as_subclass(Refuses))
-
-
-# --- replaced names -------------------------------------------------------------------------------------------------
+    operands = kind.operands(device)
+    operands[position] = operands[position].as_subclass(Refuses)
+    for call in (kind.ours, kind.theirs):
+        with pytest.raises(TypeError, match="conv_transpose"):
+            call(*operands)
+    with deconv_ext.override(), pytest.raises(TypeError, match="conv_transpose"):
+        kind.theirs(*operands)
 
 
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every name of torch's function stands for ours, as people patch it."""
-    for module in (F, torch):
-        monkeypatch.setattr(module, "conv_transpose2d", deconv_ext.conv_transpose2d)
+    """Every name of torch's functions stands for ours, as people patch it."""
+    for kind in KINDS.values():
+        for module in (F, torch):
+            monkeypatch.setattr(module, kind.theirs.__name__, kind.ours)
 
 
+@every_kind
 @pytest.mark.usefixtures("replaced")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.bfloat16])
-def test_torchs_names_replaced_by_ours(dtype: torch.dtype, device: str) -> None:
+def test_torchs_names_replaced_by_ours(dtype: torch.dtype, kind: Kind, device: str) -> None:
     if dtype.is_complex and device == "cuda":
         pytest.skip("complex convolutions on CUDA are torch's own matter")
-    layer = nn.ConvTranspose2d(4, 3, 3, 2, dtype=dtype, device=device)
-    x = torch.randn(2, 4, 5, 6, dtype=dtype, device=device)
-    expected = TORCHS(x, layer.weight, layer.bias, 2)
+    layer = kind.torchs(4, 3, 3, 2, dtype=dtype, device=device)
+    x = torch.randn(kind.x, dtype=dtype, device=device)
+    expected = kind.theirs(x, layer.weight, layer.bias, 2)
     bounds = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}  # one rounding of either side
     torch.testing.assert_close(layer(x), expected, **bounds)
     with deconv_ext.override():
@@ -234,40 +219,26 @@ def test_torchs_names_replaced_by_ours_where_torch_traces(device: str) -> None:
     assert layer.to("meta")(x.to("meta")).shape == expected.shape
 
 
-# --- override() in the backward -------------------------------------------------------------------------------------
-
-
 def _keep_convolutions(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     is_ours = func is torch.ops.deconv.conv_transpose2d.default
     return CheckpointPolicy.MUST_SAVE if is_ours else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-SELECTIVE = functools.partial(create_selective_checkpoint_contexts, _keep_convolutions)
-
-
-def _inside(layer: nn.Module, x: Tensor) -> Tensor:
-    with deconv_ext.override():
-        return layer(x).sin()
 
 
 @pytest.mark.parametrize("selective", [False, True], ids=["whole", "selective"])
 @pytest.mark.parametrize("way", ["override inside", "convert"])
 def test_checkpointed_layers(way: str, selective: bool, device: str) -> None:
     """The ways that override's docstring gives: what is recomputed runs on the operator too."""
-    layer = nn.ConvTranspose2d(4, 3, 3, 2, device=device)
-    x = torch.randn(2, 4, 5, 6, device=device, requires_grad=True)
-    expected = torch.autograd.grad(layer(x).sin().sum(), (x, layer.weight))
-    options: dict[str, Any] = {"context_fn": SELECTIVE} if selective else {}
-    if way == "convert":
-        ours = deconv_ext.convert(layer)
-        y = checkpoint(lambda x: ours(x).sin(), x, use_reentrant=False, **options)
-    else:
-        y = checkpoint(_inside, layer, x, use_reentrant=False, **options)
-    assert "deconv::conv_transpose2d" in _operators(lambda: y.sum().backward())
-    torch.testing.assert_close((x.grad, layer.weight.grad), expected)
+    x, w = _operands(device)
+    contexts = functools.partial(create_selective_checkpoint_contexts, _keep_convolutions)
+    options: dict[str, Any] = {"context_fn": contexts} if selective else {}
+    call = _overridden if way == "override inside" else deconv_ext.conv_transpose2d  # what a converted layer calls
 
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        return checkpoint(lambda x, w: call(x, w, None, 2).sin(), x, w, use_reentrant=False, **options)
 
-# --- no output channels ---------------------------------------------------------------------------------------------
+    assert_same_step(ours, lambda x, w: TORCHS(x, w, None, 2).sin(), x, w)
+    loss = ours(x.requires_grad_(), w.requires_grad_()).sum()
+    assert OPERATOR in operators_called(loss.backward)
 
 
 @pytest.mark.gpu

@@ -1,12 +1,13 @@
 """Values and strides: cases x dtype x layout x direction against the float64 oracle, and what the GPU must hold to."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from cases import BY_NAME, CALLS, CASES, DTYPES, Operands, conv_args, is_narrow, operands, reference, run, sum_length
-from helpers import FEW_LAYOUTS, LAYOUTS, arrange, assert_close, poison
+from helpers import FEW_LAYOUTS, LAYOUTS, SHAPES, arrange, assert_close, poison, step
 from torch import Tensor
 
 import deconv_ext
@@ -57,23 +58,6 @@ def test_half_types_round_once(name: str, dtype: torch.dtype, call: str) -> None
 
 # --- strides --------------------------------------------------------------------------------------------------------
 
-# channels 1, images 1, pixels 1: sizes where both formats fit the same strides
-SHAPES = [
-    make_case("plain", 2, 4, 5, 6, 3, 3, s=2, p=1),
-    make_case("one_image", 1, 4, 5, 6, 3, 3),
-    make_case("one_input_channel", 2, 1, 5, 6, 3, 3),
-    make_case("one_output_channel", 2, 4, 5, 6, 1, 3),
-    make_case("one_channel", 1, 1, 5, 6, 1, 3),
-    make_case("one_pixel", 2, 4, 1, 1, 3, 3),
-    make_case("one_pixel_to_one", 2, 4, 1, 1, 3, 1),
-    make_case("kernel_1x1", 2, 4, 5, 6, 3, 1),
-    make_case("one_of_all", 1, 1, 1, 1, 1, 1),
-    make_case("one_row", 2, 4, 1, 6, 3, 3, p=(1, 0)),
-    make_case("depthwise", 2, 4, 5, 6, 4, 3, g=4),
-    make_case("one_group_each", 2, 4, 5, 6, 8, 1, g=4),
-    make_case("output_padding_below_dilation", 2, 4, 5, 6, 3, 3, s=(2, 1), op=(1, 2), d=3),
-]
-
 
 def _random_operands(one: dict, device: str, dtype: torch.dtype) -> Operands:
     """Small integers, exact in every dtype and sum."""
@@ -116,13 +100,13 @@ def test_strides_are_torchs(one: dict, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("layout", PLAIN)
 def test_gradient_strides_are_torchs(layout: str, dtype: torch.dtype, device: str) -> None:
     values = _random_operands(SHAPES[0], device, dtype)
-    x, w = (arrange(t, layout).requires_grad_() for t in (values.x, values.w))
-    gy, args = arrange(values.gy, layout), conv_args(SHAPES[0])
-    theirs = torch.autograd.grad(F.conv_transpose2d(x, w, None, *args), (x, w), gy)
-    ours = torch.autograd.grad(deconv_ext.conv_transpose2d(x, w, None, *args), (x, w), gy)
-    for ours_one, theirs_one in zip(ours, theirs, strict=True):
-        assert ours_one.stride() == theirs_one.stride()
-        torch.testing.assert_close(ours_one, theirs_one)
+    operands = [arrange(t, layout) for t in (values.x, values.w)]
+    ours, theirs = (
+        step(lambda x, w, function=function: function(x, w, None, *conv_args(SHAPES[0])), *operands)
+        for function in (deconv_ext.conv_transpose2d, F.conv_transpose2d)
+    )
+    assert [one.stride() for one in ours] == [one.stride() for one in theirs]
+    torch.testing.assert_close(ours, theirs)
 
 
 ARRANGED = [
@@ -176,19 +160,6 @@ def test_expanded(dims: tuple[int, ...], call: str, device: str) -> None:
         assert torch.equal(run(one, call, expanded).cpu().double(), _oracle(one, call, expanded))
 
 
-def test_expanded_grad_output_of_a_sum(device: str) -> None:
-    """`output.sum().backward()` hands over a grad_output whose strides are all zero."""
-    one = ARRANGED[0]
-    values = _random_operands(one, device, torch.float64)
-    gradients = []
-    for function in (F.conv_transpose2d, deconv_ext.conv_transpose2d):
-        leaves = [t.clone().requires_grad_() for t in (values.x, values.w, values.b)]
-        function(*leaves, *conv_args(one)).sum().backward()
-        gradients.append([leaf.grad for leaf in leaves])
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_bias_of_any_strides(device: str) -> None:
     values = _random_operands(ARRANGED[0], device, torch.float32)
     args = conv_args(ARRANGED[0])
@@ -217,56 +188,32 @@ def test_unbatched(call: str, layout: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN)
-def test_empty_batch(layout: str, device: str) -> None:
-    """No images: an empty output and input gradient, a weight gradient of zeros, as torch has them."""
-    one = ARRANGED[0]
-    values = _random_operands(one, device, torch.float32)
-    x, w, gy = values.x[:0], arrange(values.w, layout), values.gy[:0]
-    args = conv_args(one)
-    assert deconv_ext.conv_transpose2d(x, w, values.b, *args).shape == F.conv_transpose2d(x, w, values.b, *args).shape
-    poison(device, w.numel() * 4)
-    empty = Operands(x, w, values.b, gy)
-    assert run(one, "grad_input", empty).shape == x.shape
-    assert torch.equal(run(one, "grad_weight", empty), torch.zeros_like(w))
-    leaves = [t.detach().clone().requires_grad_() for t in (x, w, values.b)]
-    deconv_ext.conv_transpose2d(*leaves, *args).sum().backward()
-    for leaf in leaves:
-        assert torch.equal(leaf.grad, torch.zeros_like(leaf))
-
-
-@pytest.mark.parametrize("images", [2, 0])
-@pytest.mark.parametrize(("kernel", "padding"), [((2, 3), (1, 1)), ((3, 2), (0, 2))], ids=["no_height", "no_width"])
-def test_output_without_pixels(kernel: tuple[int, int], padding: tuple[int, int], images: int, device: str) -> None:
-    """Cropped to nothing, as torch does it: an empty output, and gradients of zeros."""
-    one = make_case("cropped", max(images, 1), 3, 1, 3, 2, kernel, p=padding)
-    x = torch.randn(images, 3, 1, 3, device=device, requires_grad=True)
-    w = torch.randn(3, 2, *kernel, device=device, requires_grad=True)
-    output = deconv_ext.conv_transpose2d(x, w, None, *conv_args(one))
-    assert output.shape == F.conv_transpose2d(x.cpu(), w.cpu(), None, *conv_args(one)).shape
-    assert output.numel() == 0
-    gy = torch.empty_like(output)
-    values = Operands(x.detach(), w.detach(), w, gy)
-    for call, leaf in (("grad_input", x), ("grad_weight", w)):
-        poison(device, leaf.nbytes)
-        assert torch.equal(run(one, call, values), torch.zeros_like(leaf))
-
-
-def test_scalar_and_single_element_arguments(device: str) -> None:
-    """An integer, a list of one and a list of two say the same, also in `torch.ops`."""
-    x, w = torch.randn(2, 3, 4, 5, device=device), torch.randn(3, 4, 3, 3, device=device)
-    expected = deconv_ext.conv_transpose2d(x, w, None, (2, 2), (1, 1), (1, 1), 1, (1, 1))
-    for one in (lambda v: v, lambda v: [v], lambda v: (v, v)):
-        args = (x, w, None, one(2), one(1), one(1), 1, one(1))
-        assert torch.equal(deconv_ext.conv_transpose2d(*args), expected)
-        assert torch.equal(torch.ops.deconv.conv_transpose2d(*args), expected)
+@pytest.mark.parametrize(
+    ("images", "kernel", "padding"),
+    [(0, (3, 2), (0, 0)), (2, (2, 3), (1, 1)), (0, (2, 3), (1, 1)), (2, (3, 2), (0, 2))],
+    ids=["no_images", "no_height", "no_images_or_height", "no_width"],
+)
+def test_results_without_elements(
+    images: int, kernel: tuple[int, int], padding: tuple[int, int], layout: str, device: str
+) -> None:
+    """No images, or cropped to nothing: an empty output, and gradients of zeros, as torch has them."""
+    x, b = torch.randn(images, 3, 1, 3, device=device), torch.randn(2, device=device)
+    w = arrange(torch.randn(3, 2, *kernel, device=device), layout)
+    expected = F.conv_transpose2d(x.cpu(), w.cpu(), b.cpu(), 1, padding)
+    poison(device, x.nbytes, w.nbytes)
+    result, *gradients = step(lambda x, w, b: deconv_ext.conv_transpose2d(x, w, b, 1, padding), x, w, b)
+    assert result.shape == expected.shape
+    assert result.numel() == 0
+    one = make_case("empty", 1, 3, 1, 3, 2, kernel, p=padding)
+    gradients += [run(one, call, Operands(x, w, b, result)) for call in ("grad_input", "grad_weight")]
+    assert [one.shape for one in gradients] == [x.shape, w.shape, b.shape, x.shape, w.shape]
+    assert not any(one.count_nonzero() for one in gradients)
 
 
 def test_complex_and_integers_go_to_aten(device: str) -> None:
-    x, w = torch.randn(2, 3, 4, 5, dtype=torch.complex64), torch.randn(3, 4, 3, 3, dtype=torch.complex64)
-    x, w = x.to(device), w.to(device)
-    assert torch.equal(deconv_ext.conv_transpose2d(x, w, None, 2, 1), F.conv_transpose2d(x, w, None, 2, 1))
-    if device == "cpu":
-        x, w = torch.randint(-9, 9, (2, 3, 4, 5)), torch.randint(-9, 9, (3, 4, 3, 3))
+    operands = [torch.randn(size, dtype=torch.complex64, device=device) for size in ((2, 3, 4, 5), (3, 4, 3, 3))]
+    integers = [torch.randint(-9, 9, one.shape) for one in operands]  # torch has none on CUDA
+    for x, w in (operands, integers):
         assert torch.equal(deconv_ext.conv_transpose2d(x, w, None, 2, 1), F.conv_transpose2d(x, w, None, 2, 1))
 
 
@@ -284,14 +231,20 @@ def test_bitwise_repeatable(name: str, call: str, dtype: torch.dtype, device: st
         assert torch.equal(run(BY_NAME[name], call, values), first)
 
 
-def test_nan_and_infinity_pass_through(device: str) -> None:
-    """One NaN in the input reaches exactly the outputs that it meets, and no zero hides an infinity."""
-    x, w = torch.ones(1, 2, 5, 5, device=device), torch.ones(2, 3, 3, 3, device=device)
-    x[0, 1, 2, 2] = float("nan")
-    x[0, 0, 0, 0] = float("inf")
-    ours = deconv_ext.conv_transpose2d(x, w, None, 2, 1)
-    theirs = F.conv_transpose2d(x, w, None, 2, 1)
+@pytest.mark.parametrize("position", [0, 1], ids=["input", "weight"])
+def test_nan_and_infinity_pass_through(position: int, device: str) -> None:
+    """They reach exactly the results that they meet, and no zero hides an infinity."""
+    operands = torch.ones(1, 3, 5, 5, device=device), torch.ones(3, 3, 3, 3, device=device)
+    operands[position][0, 1, 2, 2] = float("nan")
+    operands[position][0, 0, 0, 0] = float("inf")
+    operands[1 - position][0, 2] = 0
+    ours, theirs = (f(*operands, None, 2, 1) for f in (deconv_ext.conv_transpose2d, F.conv_transpose2d))
     torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def _copy(target: Operands, source: Operands) -> None:
+    for key, one in vars(source).items():
+        getattr(target, key).copy_(one, non_blocking=True)
 
 
 @pytest.mark.gpu
@@ -301,14 +254,13 @@ def test_runs_on_the_current_stream(call: str) -> None:
     one = BY_NAME["long_sum"]
     values = operands("long_sum").to("cuda", torch.float32)
     expected = run(one, call, values)
-    late = Operands(*(torch.full_like(t, float("nan")) for t in (values.x, values.w, values.b, values.gy)))
+    late = Operands(**{key: torch.full_like(one, float("nan")) for key, one in vars(values).items()})
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         run(one, call, late)  # the stream's memory is allocated
         torch.cuda.synchronize()
         torch.cuda._sleep(20_000_000)
-        for to, source in ((late.x, values.x), (late.w, values.w), (late.b, values.b), (late.gy, values.gy)):
-            to.copy_(source, non_blocking=True)
+        _copy(late, values)
         result = run(one, call, late)
         done = torch.cuda.Event()
         done.record(stream)
@@ -325,13 +277,12 @@ def test_cuda_graph(name: str, call: str) -> None:
     one = BY_NAME[name]
     values = operands(name).to("cuda", torch.float32)
     expected = run(one, call, values)
-    static = Operands(*(torch.zeros_like(t) for t in (values.x, values.w, values.b, values.gy)))
+    static = Operands(**{key: torch.zeros_like(one) for key, one in vars(values).items()})
     run(one, call, static)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = run(one, call, static)
-    for to, source in ((static.x, values.x), (static.w, values.w), (static.b, values.b), (static.gy, values.gy)):
-        to.copy_(source)
+    _copy(static, values)
     graph.replay()
     assert torch.equal(result, expected)
 
@@ -340,21 +291,9 @@ def test_cuda_graph(name: str, call: str) -> None:
 def test_cuda_graph_of_a_training_step() -> None:
     layer = deconv_ext.ConvTranspose2d(5, 7, 3, 2, 1, device="cuda")
     x = torch.randn(2, 5, 6, 7, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            layer.zero_grad()
-            layer(x).square().sum().backward()
-    torch.cuda.current_stream().wait_stream(side)
-    expected = layer.weight.grad.clone()
-    layer.zero_grad()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        layer(x).square().sum().backward()
-    layer.weight.grad.zero_()
-    graph.replay()
-    torch.testing.assert_close(layer.weight.grad, expected)
+    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(layer), (x,))
+    expected = torch.autograd.grad(layer(x).square().sum(), layer.weight)
+    torch.testing.assert_close(torch.autograd.grad(graphed(x).square().sum(), graphed.weight), expected)
 
 
 @pytest.mark.gpu

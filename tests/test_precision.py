@@ -1,11 +1,10 @@
 """torch's switch for TF32, and DECONV_KERNELS: what a call asks of its surroundings before it plans."""
 
-import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -50,15 +49,6 @@ ask = [_asked_from_python, *([_asked_from_cpp] if tensor_cores else [])]
 
 
 @pytest.mark.parametrize("ask", ask)
-@pytest.mark.parametrize("allowed", [False, True])
-def test_obeys_allow_tf32(ask: Callable[[], bool], allowed: bool) -> None:
-    cudnn.allow_tf32 = allowed
-    assert ask() == allowed
-    cudnn.allow_tf32 = not allowed
-    assert ask() != allowed
-
-
-@pytest.mark.parametrize("ask", ask)
 def test_obeys_fp32_precision(ask: Callable[[], bool]) -> None:
     """The switch of convolutions; where it says none, that of cuDNN, then that of everything."""
     cudnn.conv.fp32_precision = "tf32"
@@ -90,43 +80,39 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-CONTEXTS: dict[str, Callable[[], AbstractContextManager]] = {
-    "inference_mode": torch.inference_mode,
-    "no_grad": torch.no_grad,
-    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "below_autograd": torch._C._AutoDispatchBelowAutograd,
-    "dispatch_mode": _Watch,
-    "nothing": contextlib.nullcontext,
+def _within(context: Callable[[], AbstractContextManager]) -> Callable[[Callable[[], bool]], bool]:
+    def asked(ask: Callable[[], bool]) -> bool:
+        with context():
+            return ask()
+
+    return asked
+
+
+def _in_a_thread(ask: Callable[[], bool]) -> bool:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()
+
+
+PLACES: dict[str, Callable[[Callable[[], bool]], bool]] = {
+    "anywhere": lambda ask: ask(),
+    "inference_mode": _within(torch.inference_mode),
+    "no_grad": _within(torch.no_grad),
+    "autocast": _within(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
+    "below_autograd": _within(torch._C._AutoDispatchBelowAutograd),
+    "dispatch_mode": _within(_Watch),
+    "thread": _in_a_thread,
+    "grad": lambda ask: bool(torch.func.grad(lambda x: x * ask())(torch.ones(()))),
+    "vmap": lambda ask: bool(torch.vmap(lambda x: x * ask())(torch.ones(3)).all()),
 }
 
 
 @pytest.mark.parametrize("ask", ask)
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_answers_in_a_context(context: str, ask: Callable[[], bool]) -> None:
-    for allowed in (False, True):
+@pytest.mark.parametrize("place", PLACES)
+def test_obeys_allow_tf32(place: str, ask: Callable[[], bool]) -> None:
+    """Whatever the call is in."""
+    for allowed in (False, True, False):
         cudnn.allow_tf32 = allowed
-        with CONTEXTS[context]():
-            assert ask() == allowed
-
-
-@pytest.mark.parametrize("ask", ask)
-def test_answers_in_a_thread(ask: Callable[[], bool]) -> None:
-    answers = []
-    for allowed in (False, True):
-        cudnn.allow_tf32 = allowed
-        thread = threading.Thread(target=lambda: answers.append(ask()))
-        thread.start()
-        thread.join()
-    assert answers == [False, True]
-
-
-@pytest.mark.parametrize("ask", ask)
-@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
-def test_answers_in_a_transform(transform: Callable, ask: Callable[[], bool]) -> None:
-    x = torch.ones(3) if transform is torch.vmap else torch.ones(())
-    for allowed in (False, True):
-        cudnn.allow_tf32 = allowed
-        assert torch.equal(transform(lambda x: x * ask())(x), torch.full_like(x, allowed))
+        assert PLACES[place](ask) == allowed
 
 
 @torch.library.custom_op("deconv_tests::asked", mutates_args=())
@@ -172,14 +158,13 @@ def test_large_calls_ask_on_a_gpu() -> None:
         assert relative_error(ours, theirs.detach()) < 1e-3
 
 
-# --- what a process is told once ------------------------------------------------------------------------------------
-
-
 def _in_a_process(code: str, **variables: str) -> str:
-    """What a new Python prints, with these environment variables."""
-    command = [sys.executable, "-W", "ignore", "-c", "import torch\n" + code]
-    options = {"cwd": Path(deconv_ext.__file__).parents[1], "env": {**os.environ, **variables}, "timeout": 300}
-    return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout
+    """What a new Python prints and warns of, with these environment variables."""
+    return subprocess.run(
+        [sys.executable, "-c", "import torch\n" + code], cwd=Path(deconv_ext.__file__).parents[1],
+        env={**os.environ, **variables}, timeout=300, text=True, check=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ).stdout  # fmt: skip
 
 
 EXPLAIN = """
@@ -190,18 +175,13 @@ for groups, channels in (32, 1), (1, 8):
 """
 
 
-def test_the_library_alone_forbids() -> None:
-    """Without the Python package there is nobody to read the switch."""
+def test_the_library_alone_and_the_environment_forbid() -> None:
+    """Without the Python package nobody reads the switch; NVIDIA_TF32_OVERRIDE=0 overrules it, for cuDNN too."""
+    ask = "torch.backends.cudnn.allow_tf32 = True\nprint('allowed:', torch.ops.deconv._tf32_allowed())"
     library = Path(deconv_ext.__file__).parent / "_C.abi3.so"
-    code = f"torch.ops.load_library({str(library)!r}); print(torch.ops.deconv._tf32_allowed())"
-    assert _in_a_process(code) == "False\n"
-
-
-def test_the_environment_forbids() -> None:
-    """NVIDIA_TF32_OVERRIDE=0, which cuDNN obeys under every setting of torch."""
-    code = "import deconv_ext\ntorch.backends.cudnn.allow_tf32 = True\nprint(torch.ops.deconv._tf32_allowed())"
-    assert _in_a_process(code, NVIDIA_TF32_OVERRIDE="0") == "False\n"
-    assert _in_a_process(code) == "True\n"
+    assert "allowed: False" in _in_a_process(f"torch.ops.load_library({str(library)!r})\n{ask}")
+    for variables, allowed in (({"NVIDIA_TF32_OVERRIDE": "0"}, False), ({}, True)):
+        assert f"allowed: {allowed}" in _in_a_process(f"import deconv_ext\n{ask}", **variables)
 
 
 def test_allowed_family() -> None:
@@ -212,28 +192,24 @@ def test_allowed_family() -> None:
     assert "kernels: DECONV_KERNELS is depthwise; refused, so simt serves\n" in dense
 
 
-def test_older_variable() -> None:
-    """Still read, not beside the newer one; of families that are gone nothing is left."""
-    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather,hopper,rows")
-    assert "kernels: DECONV_KERNELS is simt, igemm_sm90, wgrad_sm90\n" in text
-    text = _in_a_process(EXPLAIN, DECONV_FAMILY="gather", DECONV_KERNELS="-depthwise")
-    assert "kernels: DECONV_KERNELS is -depthwise\n" in text
-    text = _in_a_process(EXPLAIN, DECONV_FAMILY="direct,rows")
-    assert text.count("plan: simt family") == text.count("kernels: DECONV_KERNELS is simt\n") == 2
-
-
 @pytest.mark.parametrize(
-    ("kernels", "advice"),
+    ("variables", "read_as", "advice"),
     [
-        ("", "DECONV_FAMILY is deprecated: set DECONV_KERNELS=small_channel"),
-        ("-depthwise", "DECONV_FAMILY is deprecated and ignored beside DECONV_KERNELS=-depthwise"),
+        ({"DECONV_FAMILY": "gather,hopper,rows"}, "simt, igemm_sm90, wgrad_sm90", "is deprecated: set"),
+        ({"DECONV_FAMILY": "narrow"}, "", "is deprecated: set DECONV_KERNELS=small_channel"),
+        ({"DECONV_FAMILY": "direct,rows"}, "simt", "is deprecated: set"),
+        (
+            {"DECONV_FAMILY": "gather", "DECONV_KERNELS": "-depthwise"}, "-depthwise",
+            "is deprecated and ignored beside DECONV_KERNELS=-depthwise",
+        ),
     ],
-)
-def test_older_variable_warns_once(kernels: str, advice: str) -> None:
-    environment = {**os.environ, "DECONV_FAMILY": "narrow", "DECONV_KERNELS": kernels}
-    command = [sys.executable, "-c", "import torch\n" + EXPLAIN]
-    options = {"cwd": Path(deconv_ext.__file__).parents[1], "env": environment, "timeout": 300}
-    assert subprocess.run(command, capture_output=True, text=True, check=True, **options).stderr.count(advice) == 1
+)  # fmt: skip
+def test_older_variable(variables: dict[str, str], read_as: str, advice: str) -> None:
+    """Read where the newer one is not set, with a warning; of families that are gone nothing is left."""
+    text = _in_a_process(EXPLAIN, **{"DECONV_KERNELS": "", **variables})
+    assert text.count(f"DECONV_FAMILY {advice}") == 1
+    assert f"kernels: DECONV_KERNELS is {read_as}" in text
+    assert read_as != "simt" or text.count("plan: simt family") == 2
 
 
 def test_adjacent_channels_are_copied_as_such() -> None:
@@ -254,10 +230,8 @@ def test_unknown_family() -> None:
     """Every call raises, not only the first."""
     code = "import deconv_ext\nfor _ in range(2):\n  try: deconv_ext.explain(*[torch.empty(1, 1, 3, 3).to('meta')] * 2)"
     code += "\n  except RuntimeError as error: print(error)"
-    expected = (
-        "DECONV_KERNELS must list kernel families, or families and options each behind a minus (simt, depthwise, "
-    )
-    assert _in_a_process(code, DECONV_KERNELS="simt,dense").count(expected) == 2
+    text = _in_a_process(code, DECONV_KERNELS="simt,dense")
+    assert text.count("DECONV_KERNELS must list kernel families, or families and options each behind a minus (si") == 2
     names = "col2im, depthwise, direct, gather, hopper, merged, mma, narrow, rows, subpixel"
     expected = f"DECONV_FAMILY must list kernel families ({names}), separated by commas, but got 'gather,dense'"
     assert _in_a_process(code, DECONV_FAMILY="gather,dense").count(expected) == 2

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from functorch.compile import make_boxed_func
-from helpers import FEW_LAYOUTS, LAYOUTS, arrange, assert_plan_is_the_quickest
+from helpers import FEW_LAYOUTS, LAYOUTS, SHAPES, arrange, operators_called, step
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import deconv_ext
-from deconv_ext.workloads import case as make_case
 
 FORWARD = torch.ops.deconv.conv_transpose2d.default
 GRAD_INPUT = torch.ops.deconv.conv_transpose2d_grad_input.default
@@ -59,55 +58,7 @@ def _call(
     return {**OPERATORS, "backward": BACKWARD}[direction], (*args, *conv)
 
 
-# --- the function and the operator ----------------------------------------------------------------------------------
-
-EAGER: dict[str, Callable[[str], Any]] = {
-    "recording": lambda device: torch.enable_grad(),
-    "no_grad": lambda device: torch.no_grad(),
-    "inference_mode": lambda device: torch.inference_mode(),
-    "autocast": lambda device: torch.autocast(device, torch.bfloat16),
-}
-
-
-@pytest.mark.parametrize("unbatched", [False, True], ids=["batched", "unbatched"])
-@pytest.mark.parametrize("state", EAGER)
-def test_function_and_operator_agree(state: str, unbatched: bool, device: str) -> None:
-    """The function takes a shorter way where nothing watches: the same bits, dtype and gradients."""
-    x, w, bias = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(3)
-    operands = [t.to(device).requires_grad_() for t in (x[0] if unbatched else x, w, bias)]
-    results = []
-    for call in (deconv_ext.conv_transpose2d, torch.ops.deconv.conv_transpose2d):
-        for args in ((2, 1, 1), ((2, 2), [1, 1], (1, 1))):
-            with EAGER[state](device):
-                y = call(*operands, *args)
-            gradients = torch.autograd.grad(y.float().square().sum(), operands) if y.requires_grad else ()
-            results.append([y.detach(), *gradients])
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
-    assert results[0][0].dtype == (torch.bfloat16 if "autocast" in state else torch.float32)
-    assert len(results[0]) == (1 if state in ("no_grad", "inference_mode") else 4)
-
-
-ODD_ARGUMENTS: list[dict[str, Any]] = [
-    {"stride": True}, {"stride": [True, True]}, {"groups": True}, {"stride": [2]}, {"stride": (2,)},
-    {"stride": (1, 2, 3)}, {"stride": range(1, 3)}, {"stride": torch.Size([2, 1])}, {"stride": torch.tensor(2)},
-    {"stride": 2.0}, {"stride": (2.0, 2.0)}, {"stride": "2"}, {"stride": None}, {"groups": 1.0}, {"stride": 0},
-    {"padding": -1}, {"output_padding": 3}, {"dilation": (0, 1)}, {"groups": 3}, {"bias": torch.ones(2)},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("arguments", ODD_ARGUMENTS, ids=str)
-def test_function_and_operator_judge_alike(arguments: dict[str, Any], device: str) -> None:
-    """What one takes the other takes, and an error has the same text."""
-    x, w = torch.randn(1, 4, 5, 6, device=device, requires_grad=True), torch.randn(4, 3, 3, 3, device=device)
-    placed = {key: value.to(device) if key == "bias" else value for key, value in arguments.items()}
-    outcomes = []
-    for call in (deconv_ext.conv_transpose2d, torch.ops.deconv.conv_transpose2d):
-        try:
-            outcomes.append(tuple(call(x, w, **placed).shape))
-        except (RuntimeError, TypeError) as error:
-            outcomes.append(f"{type(error).__name__}: {error}")
-    assert outcomes[0] == outcomes[1]
+# --- who sees the operator ------------------------------------------------------------------------------------------
 
 
 def _seen_by_mode(mode: type, hook: str, x: Tensor, w: Tensor) -> str:
@@ -123,12 +74,6 @@ def _seen_by_mode(mode: type, hook: str, x: Tensor, w: Tensor) -> str:
     return str(seen)
 
 
-def _seen_by_profiler(x: Tensor, w: Tensor) -> str:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        deconv_ext.conv_transpose2d(x, w)
-    return str([event.name for event in profile.events()])
-
-
 def _traced(x: Tensor, w: Tensor, *, pre_dispatch: bool = False) -> str:
     return str(make_fx(lambda x, w: deconv_ext.conv_transpose2d(x, w), pre_dispatch=pre_dispatch)(x, w).graph)
 
@@ -139,7 +84,7 @@ WATCHERS: dict[str, Callable[[Tensor, Tensor], str]] = {
     "make_fx": lambda x, w: _traced(x, w),
     "make_fx, pre_dispatch": lambda x, w: _traced(x, w, pre_dispatch=True),
     "jit.trace": lambda x, w: str(torch.jit.trace(deconv_ext.conv_transpose2d, (x, w), check_trace=False).graph),
-    "profiler": _seen_by_profiler,
+    "profiler": lambda x, w: str(operators_called(lambda: deconv_ext.conv_transpose2d(x, w))),
 }
 
 
@@ -211,20 +156,9 @@ def test_backward_is_both_gradients(needs_grad: bool, layout: str, unbatched: bo
         assert (one.stride(), one.requires_grad) == (other.stride(), needs_grad)
 
 
-AMBIGUOUS = [
-    make_case("plain", 2, 4, 5, 6, 3, 3, s=2, p=1),
-    make_case("one_image", 1, 4, 5, 6, 3, 3),
-    make_case("one_channel", 2, 1, 5, 6, 1, 3),
-    make_case("one_pixel", 2, 4, 1, 1, 3, 1),
-    make_case("one_of_all", 1, 1, 1, 1, 1, 1),
-    make_case("depthwise", 2, 4, 5, 6, 4, 3, g=4),
-    make_case("output_padding_below_dilation", 2, 4, 5, 6, 3, 3, s=(2, 1), op=(1, 2), d=3),
-]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("direction", OPERATORS)
-@pytest.mark.parametrize("one", AMBIGUOUS, ids=lambda one: one["name"])
+@pytest.mark.parametrize("one", SHAPES, ids=lambda one: one["name"])
 def test_fake_strides_are_real(one: dict, direction: str, dtype: torch.dtype, device: str) -> None:
     """In every pair of layouts. On CUDA exactly; ATen's own fake kernels for the CPU are free along sizes of 1."""
     conv = (one["s"], one["p"], one["op"], one["g"], one["d"])
@@ -245,33 +179,7 @@ def test_fake_strides_are_real(one: dict, direction: str, dtype: torch.dtype, de
             assert all(f == r for size, f, r in strides if size > 1 or device == "cuda"), (a, b)
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_meta_tensors(layout: str) -> None:
-    x, w = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3)
-    x = arrange(x, layout)
-    result = deconv_ext.conv_transpose2d(x.to("meta"), w.to("meta"), None, 2, 1, 1)
-    assert result.device.type == "meta"
-    assert result.shape == F.conv_transpose2d(x, w, None, 2, 1, 1).shape
-
-
 # --- compile --------------------------------------------------------------------------------------------------------
-
-
-def _compiled_layer(device: str, layout: str) -> tuple[nn.Module, Tensor]:
-    torch.manual_seed(0)
-    layer = deconv_ext.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2).to(device)
-    x = torch.randn(3, 4, 5, 6, device=device)
-    if layout == "channels_last":
-        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
-    return layer, x
-
-
-def _training_step(module: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor) -> list[Tensor]:
-    layer.zero_grad()
-    x = x.detach().requires_grad_()
-    output = module(x)
-    output.sin().sum().backward()
-    return [output.detach(), x.grad, layer.weight.grad, layer.bias.grad]
 
 
 @pytest.mark.parametrize(
@@ -287,16 +195,16 @@ def _training_step(module: Callable[[Tensor], Tensor], layer: nn.Module, x: Tens
 )
 def test_compile_trains(backend: str, dynamic: bool, layout: str, device: str) -> None:
     """One graph without a break; the same output and gradients as eager, with the same strides."""
-    layer, x = _compiled_layer(device, layout)
+    # No extent that varies equals another: torch would take them for one symbol.
+    x, w, b = (torch.randn(size, device=device) for size in ((8, 4, 5, 7), (4, 3, 3, 3), (6,)))
+    eager = lambda x, w, b: deconv_ext.conv_transpose2d(x, w, b, 2, 1, 1, 2)  # noqa: E731
     counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=counter)
-    sizes = [x, x[:2, :, :4, :5], x[:, :, 1:, :]] if dynamic else [x]
-    for part in sizes:
-        part = arrange(part.clone(), layout)
-        expected = _training_step(layer, layer, part)
-        for ours, eager in zip(_training_step(compiled, layer, part), expected, strict=True):
-            torch.testing.assert_close(ours, eager)
-            assert ours.stride() == eager.stride()
+    compiled = torch.compile(eager, fullgraph=True, dynamic=dynamic, backend=counter)
+    for part in [x, x[:2, :, :4, :5], x[:, :, 1:, :]] if dynamic else [x]:
+        operands = arrange(part, layout), arrange(w, layout), b
+        results, expected = step(compiled, *operands), step(eager, *operands)
+        torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-4)  # sums in another order
+        assert [one.stride() for one in results] == [one.stride() for one in expected]
     assert counter.frame_count == 1
     targets = [str(node.target) for node in counter.graphs[0].graph.nodes]
     assert any(target.startswith("deconv.conv_transpose2d") for target in targets)
@@ -328,23 +236,11 @@ def test_compilers_may_choose_the_layout(operator: torch._ops.OpOverload) -> Non
 @pytest.mark.slow
 def test_compiled_layer_takes_the_convolution_s_layout() -> None:
     """Between convolutions, which run in channels_last, nothing is copied back to the traced strides."""
-    torch.manual_seed(0)
     before, after = (nn.Conv2d(128, 128, 3, padding=1) for _ in range(2))  # fewer stay contiguous
     model = nn.Sequential(before, deconv_ext.ConvTranspose2d(128, 128, 4, 2, 1), after).to("cuda")
     x = torch.randn(4, 128, 16, 16, device="cuda")
-    expected = model(x)
-    expected.square().sum().backward()
-    gradient, before.weight.grad = before.weight.grad, None
     compiled = torch.compile(model)
-
-    def step() -> Tensor:
-        result = compiled(x)
-        result.square().sum().backward()
-        return result
-
-    result, codes = run_and_get_code(step)
-    torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(before.weight.grad, gradient, rtol=1e-2, atol=gradient.abs().max().item() * 1e-2)
+    _, codes = run_and_get_code(lambda: compiled(x).backward(torch.ones(4, 128, 32, 32, device="cuda")))
     code = "\n".join(codes)
     for name, channels_last in (
         ("conv_transpose2d", "(131072, 1, 4096, 128)"),
@@ -355,19 +251,6 @@ def test_compiled_layer_takes_the_convolution_s_layout() -> None:
         first = re.search(r"\(4, 128, \d+, \d+\), (\([\d, ]+\))", code[call.end() :])  # the check of its first result
         assert first is not None
         assert first.group(1) == channels_last, name
-
-
-def test_compiled_function_of_a_chain(device: str) -> None:
-    """Two layers and torch operators between them, under no_grad and with unbatched input."""
-
-    def generator(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        hidden = deconv_ext.conv_transpose2d(x, first, None, 2, 1).relu()
-        return deconv_ext.conv_transpose2d(hidden, second, None, stride=(1, 2)).tanh()
-
-    tensors = [torch.randn(s, device=device) for s in ((3, 4, 5), (3, 4, 4, 4), (4, 2, 3, 3))]
-    compiled = torch.compile(generator, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(*tensors), generator(*tensors))
 
 
 def test_compiled_autocast(device: str) -> None:
@@ -395,39 +278,19 @@ def test_compiled_error(device: str) -> None:
 # --- export ---------------------------------------------------------------------------------------------------------
 
 
-def _count(program: torch.export.ExportedProgram) -> int:
-    return sum(node.target is FORWARD for node in program.graph.nodes)
-
-
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_export(dynamic: bool, device: str) -> None:
-    """The operator stays in the graph, also when decompositions run; other sizes run where dims are dynamic."""
-    layer = deconv_ext.ConvTranspose2d(4, 6, 3, 2, 1).to(device).eval()
-    dims = {i: torch.export.Dim(name, min=2, max=64) for i, name in ((0, "n"), (2, "h"), (3, "w"))}
-    shapes = (dims,) if dynamic else None
-    x = torch.randn(3, 4, 5, 6, device=device)
-    program = torch.export.export(layer, (x,), dynamic_shapes=shapes)
-    assert _count(program) == 1
-    for variant in (program, program.run_decompositions({})):
-        assert _count(variant) == 1
-        inputs = [x, torch.randn(2, 4, 7, 9, device=device)] if dynamic else [x]
-        for one in inputs:
-            torch.testing.assert_close(variant.module()(one), layer(one))
-
-
 @pytest.mark.parametrize("needs_grad", [False, True])
-def test_export_of_the_function(needs_grad: bool, device: str) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 3, 3, 3), requires_grad=needs_grad)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return deconv_ext.conv_transpose2d(x, self.weight, None, 2)
-
-    program = torch.export.export(Model().to(device), (torch.randn(3, 4, 5, 6, device=device),))
-    assert _count(program) == 1
-    assert _count(program.run_decompositions({})) == 1
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_export(dynamic: bool, needs_grad: bool, device: str) -> None:
+    """The operator stays in the graph, also when decompositions run; other sizes run where dims are dynamic."""
+    layer = deconv_ext.ConvTranspose2d(4, 6, 3, 2, 1).to(device).requires_grad_(needs_grad)
+    dims = {i: torch.export.Dim(name, min=2, max=64) for i, name in ((0, "n"), (2, "h"), (3, "w"))}
+    x = torch.randn(3, 4, 5, 6, device=device)
+    program = torch.export.export(layer, (x,), dynamic_shapes=(dims,) if dynamic else None)
+    assert FORWARD not in torch._decomp.decomposition_table  # which Inductor refuses where the environment says CI
+    for variant in (program, program.run_decompositions({}), program.run_decompositions()):
+        assert [node.target for node in variant.graph.nodes].count(FORWARD) == 1
+        for one in [x, torch.randn(2, 4, 7, 9, device=device)] if dynamic else [x]:
+            torch.testing.assert_close(variant.module()(one), layer(one))
 
 
 # --- FLOP counts ----------------------------------------------------------------------------------------------------
@@ -435,37 +298,20 @@ def test_export_of_the_function(needs_grad: bool, device: str) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_flop_counter(groups: int, device: str) -> None:
-    x = torch.randn(2, 4, 5, 6, device=device)
-    w = torch.randn(4, 6 // groups, 3, 3, device=device)
+    """On CUDA each of the three directions counts once; on the CPU the backward is ATen's."""
+    x = torch.randn(2, 4, 5, 6, device=device, requires_grad=True)
+    w = torch.randn(4, 6 // groups, 3, 3, device=device, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
-        deconv_ext.conv_transpose2d(x, w, None, 2, 1, 1, groups)
+        y = deconv_ext.conv_transpose2d(x, w, None, 2, 1, 1, groups)
     one = 2 * x.numel() * (6 // groups) * 9
     assert counter.get_total_flops() == one
-
-
-@pytest.mark.gpu
-def test_flop_counter_of_a_training_step() -> None:
-    """Each of the three directions counts once."""
-    x = torch.randn(2, 4, 5, 6, device="cuda", requires_grad=True)
-    w = torch.randn(4, 6, 3, 3, device="cuda", requires_grad=True)
-    with FlopCounterMode(display=False) as counter:
-        deconv_ext.conv_transpose2d(x, w, None, 2, 1, 1).sum().backward()
-    assert counter.get_total_flops() == 3 * 2 * x.numel() * 6 * 9
+    if device == "cuda":
+        with FlopCounterMode(display=False) as counter:
+            y.sum().backward()
+        assert counter.get_total_flops() == 2 * one
 
 
 # --- what it says about itself --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("direction", OPERATORS)
-@pytest.mark.parametrize("where", ["meta", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_explain(where: str, direction: str) -> None:
-    x, w = torch.empty(2, 4, 5, 6, device=where), torch.empty(4, 3, 3, 3, device=where)
-    text = deconv_ext.explain(x, w, None, 2, 1, direction=direction)
-    assert text.startswith(f"{direction} float32 input (2, 4, 5, 6) -> output (2, 3, 9, 11), kernel 3x3, stride 2x2")
-    if where == "cpu":
-        assert "plan: ATen" in text
-    else:
-        assert_plan_is_the_quickest(text)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
@@ -492,12 +338,6 @@ def test_explain_of_a_gradient_has_the_layout_of_the_forward(
     first, second, size = (grad, w, (40, 40)) if direction == "grad_input" else (x, grad, (4, 4))
     expected = torch.ops.deconv.explain(first, second, None, 2, 1, 0, 1, 1, direction, size)
     assert deconv_ext.explain(x, w, None, 2, 1, direction=direction) == expected
-
-
-def test_explain_refuses_an_unknown_direction() -> None:
-    x, w = torch.empty(2, 4, 5, 6, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
-    with pytest.raises(ValueError, match=r"direction must be 'forward', .* but got 'sideways'"):
-        deconv_ext.explain(x, w, direction="sideways")
 
 
 def test_show_config() -> None:

@@ -1,9 +1,10 @@
 """The results that the documents show: their file, and that pages and charts are of it."""
 
-import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from helpers import load_script
 
 from deconv_ext.cli import reports
 from deconv_ext.workloads import ALL_CASES, suite_of
@@ -14,14 +15,9 @@ pytestmark = pytest.mark.skipif(not FILES, reason="no results beside these tests
 
 
 @pytest.fixture(scope="module")
-def generate() -> object:
+def generate() -> ModuleType:
     """The module docs/generate.py."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "docs" / "generate.py")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -37,11 +33,11 @@ def test_rows_are_of_the_suites(path: Path) -> None:
             assert (row.suite, row.layer) == (suite_of(row.case), shapes[row.case])
 
 
-def test_pages_and_charts_are_of_the_results(generate: object) -> None:
+def test_pages_and_charts_are_of_the_results(generate: ModuleType) -> None:
     assert generate.stale(generate.Results(generate.newest())) == []
 
 
-def test_older_charts_are_noticed(generate: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_charts_are_noticed(generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another number in the results makes every chart and page old."""
     path = tmp_path / "changed.csv"
     head, _, rows = FILES[0].read_text().partition("suite,")

@@ -1,12 +1,14 @@
 """Arguments that are symbols while a step is traced: strides, paddings, groups and sizes that follow from shapes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from helpers import assert_same_step
+from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal import optests
@@ -78,27 +80,20 @@ def test_every_integer_stays_a_symbol(direction: str, device: str) -> None:
     assert all(isinstance(one, torch.fx.Node) for one in integers)
 
 
-# --- compile --------------------------------------------------------------------------------------------------------
-
-
 def _graphs(function: Callable[..., Tensor], dynamic: bool | None, device: str) -> int:
     """How many graphs five training steps take, each with other sizes and another kernel."""
 
-    def step(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    def forward(x: Tensor, w: Tensor, stride: int) -> Tensor:
         return function(x, w, None, stride, w.shape[2] // 2)
 
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=counter)
+    compiled = torch.compile(forward, fullgraph=True, dynamic=dynamic, backend=counter)
     # No two extents of the first step are equal: torch would take them for one symbol.
     for batch, size, kernel, stride in ((8, 10, 7, 2), (3, 6, 5, 2), (4, 7, 7, 3), (5, 9, 5, 2), (6, 8, 9, 4)):
         x = torch.randn(batch, 4, size, size + 1, device=device)
         w = torch.randn(4, 3, kernel, kernel, device=device)
-        results = []
-        for run in (compiled, step):
-            leaves = [t.clone().requires_grad_() for t in (x, w)]
-            y = run(*leaves, stride)
-            results.append([y.detach(), *torch.autograd.grad(y.sin().sum(), leaves)])
-        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)  # sums in another order
+        ours, eager = (functools.partial(run, stride=stride) for run in (compiled, forward))
+        assert_same_step(ours, eager, x, w, rtol=1e-4, atol=1e-4)  # sums in another order
     return counter.frame_count
 
 
@@ -112,47 +107,7 @@ def test_a_step_compiles_as_often_as_torchs(call: str, dynamic: bool | None, dev
     assert _graphs(CALLS[call], dynamic, device) <= theirs
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
-def test_a_module_compiles_once_for_all_sizes(layout: torch.memory_format, device: str) -> None:
-    layer = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1, device=device)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
-    for batch, size in ((2, 5), (3, 6), (4, 7), (5, 9), (6, 12)):
-        x = torch.randn(batch, 4, size, size + 1, device=device).to(memory_format=layout).requires_grad_()
-        compiled(x).square().sum().backward()
-    assert counter.frame_count == 1
-
-
 def test_plain_integers_in_a_compiled_call_of_the_operator(device: str) -> None:
     x, w = torch.randn(2, 4, 5, 6, device=device), torch.randn(4, 3, 3, 3, device=device)
     compiled = torch.compile(lambda x, w: torch.ops.deconv.conv_transpose2d(x, w, None, 2, 1), backend="aot_eager")
     torch.testing.assert_close(compiled(x, w), F.conv_transpose2d(x, w, None, 2, 1))
-
-
-# --- export ---------------------------------------------------------------------------------------------------------
-
-
-class _Up(nn.Module):
-    """An up-block: to the size of the skip connection, which decides output_padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = deconv_ext.ConvTranspose2d(4, 3, 3, 2, 1)
-
-    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        return self.up(x, output_size=skip.shape[-2:]) + skip
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
-def test_export_of_an_up_block_with_dynamic_sizes(strict: bool, device: str) -> None:
-    def operands(height: int, width: int) -> tuple[Tensor, Tensor]:
-        skip = torch.randn(2, 3, height, width, device=device)
-        return torch.randn(2, 4, (height + 1) // 2, (width + 1) // 2, device=device), skip
-
-    model = _Up().to(device)
-    dims = {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
-    program = torch.export.export(model, operands(16, 17), dynamic_shapes=(dims, dims), strict=strict)
-    assert any(node.target is torch.ops.deconv.conv_transpose2d.default for node in program.graph.nodes)
-    for height, width in ((16, 17), (13, 12), (33, 20)):
-        inputs = operands(height, width)
-        torch.testing.assert_close(program.module()(*inputs), model(*inputs))

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "core/problem_key.h"
-#include "families/registry.h"
+#include "planner/plan.h"
 
 namespace deconv {
 

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/operands.h"
-#include "families/registry.h"
+#include "planner/plan.h"
 
 namespace deconv {
 

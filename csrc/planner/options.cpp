@@ -5,31 +5,13 @@
 #include <sstream>
 
 #include "core/problem.h"
+#include "planner/plan.h"
 
 namespace deconv {
 namespace {
 
 using Names = std::vector<std::string>;
 
-// A family or lowering, and what of it can be switched off by itself.
-struct Part {
-  std::string name;
-  Names options;
-};
-const std::vector<Part> kParts{
-    {"simt", {}},
-    {"depthwise", {"nchw_upsample", "nhwc_upsample", "row_stream"}},
-    {"igemm_sm90", {"1tap",          "stride2",    "all_phases",     "whole_images",  "ping_pong",
-                    "cluster_split", "tma_store",  "merged_groups",  "repack",        "source_phases_together",
-                    "im2col",        "flat_lines", "folded_columns", "whole_sectors", "two_phases",
-                    "image_groups",  "raw_boxes",  "wide_tiles",     "odd_tiles",     "weights_in_place"}},
-    {"wgrad_sm90", {"ss", "rs_nhwc", "rs_nchw"}},
-    {"igemm_sm80", {}},
-    {"small_channel", {}},
-    {"col2im", {"sm80", "sm90"}},
-    {"sub_pixel", {}},
-    {"group_merge", {}},
-};
 const std::map<std::string, Names> kOlderNames{
     {"gather", {"simt"}},
     {"depthwise", {"depthwise"}},
@@ -49,9 +31,9 @@ bool contains(const Names& names, const std::string& name) {
 
 Names all_names() {
   Names names;
-  for (const Part& part : kParts) {
-    names.push_back(part.name);
-    for (const std::string& option : part.options) names.push_back(part.name + '.' + option);
+  for (const Family& family : families()) {
+    names.push_back(family.name);
+    for (const std::string& option : family.options) names.push_back(std::string(family.name) + '.' + option);
   }
   return names;
 }

@@ -7,6 +7,7 @@
 
 #include "families/autotune.h"
 #include "families/plan_cache.h"
+#include "planner/explain.h"
 #include "torch/fallback.h"
 #include "torch/precision.h"
 

@@ -1,7 +1,7 @@
 // The way to this project's kernels: whether they serve a call, and running a plan on the caller's device and stream.
 #pragma once
 
-#include "families/registry.h"
+#include "planner/plan.h"
 #include "torch/torch_glue.h"
 
 namespace deconv {

@@ -57,6 +57,14 @@ Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes st
 
 namespace {
 
+// forward for eager calls that nothing watches or records; `args`: stride, padding, output_padding, dilation, groups.
+// The dispatcher takes one list of integers from Python in half the time of four of SymInt.
+Tensor plain_forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes args) {
+  if (args.size() != 9) throw InvalidArgument("deconv::_forward: args must be 9 integers");
+  const auto both = [&](int at) { return Sizes{args[at], args[at + 1]}; };
+  return forward(input, weight, bias, both(0), both(2), both(4), args[8], both(6));
+}
+
 Tensor run_grad_input(const Problem& problem, const Tensor& grad_output, const Tensor& weight, const ConvArgs& args) {
   if (!kernels_serve(problem.dtype, grad_output)) return aten_grad_input(problem, grad_output, weight, args);
   if (problem.out_channels == 0) return zeros(problem, grad_output);
@@ -139,6 +147,7 @@ STABLE_TORCH_LIBRARY(deconv, library) {
               ") -> (Tensor grad_input, Tensor grad_weight)");
   library.def("explain(Tensor first, Tensor second, Tensor? bias=None, " DECONV_CONV_ARGS
               ", str direction='forward', int[] size=[], bool json=False) -> str");
+  library.def("_forward(Tensor input, Tensor weight, Tensor? bias, int[] args) -> Tensor");
   library.def("_serves(Tensor input, Tensor weight, Tensor? bias=None, " DECONV_CONV_ARGS ") -> bool");
   library.def("autotune(int candidates) -> int");
   library.def("has_kernels(int device) -> bool");
@@ -150,6 +159,7 @@ STABLE_TORCH_LIBRARY_IMPL(deconv, CompositeExplicitAutograd, library) {
   library.impl("conv_transpose2d_grad_input", TORCH_BOX(&deconv::grad_input));
   library.impl("conv_transpose2d_grad_weight", TORCH_BOX(&deconv::grad_weight));
   library.impl("conv_transpose2d_backward", TORCH_BOX(&deconv::backward));
+  library.impl("_forward", TORCH_BOX(&deconv::plain_forward));
   library.impl("explain", TORCH_BOX(&deconv::explain_call));
   library.impl("_serves", TORCH_BOX(&deconv::serves_call));
   library.impl("autotune", TORCH_BOX(&deconv::set_autotune_candidates));

@@ -4,12 +4,19 @@
 #include <pybind11/stl.h>
 
 #include "families/autotune.h"
+#include "families/col2im/planner.h"
+#include "families/depthwise/planner.h"
+#include "families/igemm_sm80/planner.h"
 #include "families/igemm_sm90/planner.h"
 #include "families/igemm_sm90/tap_order.h"
 #include "families/plan_cache.h"
 #include "families/simt/planner.h"
+#include "families/small_channel/planner.h"
+#include "lowerings/group_merge/planner.h"
 #include "lowerings/repack.h"
+#include "lowerings/sub_pixel/planner.h"
 #include "lowerings/wgrad_im2col.h"
+#include "planner/explain.h"
 
 namespace py = pybind11;
 
@@ -28,6 +35,17 @@ Problem problem_of(Direction direction, DType dtype, const Sizes& first, const S
     case Direction::kGradInput: return describe_grad_input(dtype, arg(first), arg(second), extent, args);
     default: return describe_grad_weight(dtype, arg(first), arg(second), extent, args);
   }
+}
+
+// The family's own plan, of one of these types.
+template <class... Types>
+py::object tile_of(const Plan& plan) {
+  py::object tile = py::none();
+  const auto take = [&](const auto* one) {
+    if (one) tile = py::cast(*one);
+  };
+  (take(plan.get_if<Types>()), ...);
+  return tile;
 }
 
 // What the plans of grad_weight by tensor copies share.
@@ -731,7 +749,12 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readwrite("partial_run_bytes", &Device::partial_run_bytes);
   m.def("partial_run_bytes", &partial_run_bytes, py::arg("peak_bandwidth"));
   py::class_<Plan>(m, "Plan")
-      .def_readonly("tile", &Plan::tile)
+      .def_property_readonly(
+          "tile", tile_of<GatherConvPlan, GatherWeightPlan, DepthwiseStripsPlan,
+                          DepthwiseBlocksPlan, DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperPlanesPlan,
+                          HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, HopperWeightLinesPlan,
+                          HopperWeightTensorPlan, HopperWeightTurnedPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan,
+                          Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms)
       .def("describe", [](const Plan& plan, DType dtype) { return describe(plan, dtype); }, py::arg("dtype"));

@@ -3,7 +3,6 @@
 
 #include "families/col2im/gemm_sm90.cuh"
 #include "families/col2im/launch.cuh"
-#include "families/launchers.h"
 #include "families/tensor_map.h"
 
 // instances: launch_col2im_hopper<T>(Col2imHopperPlan): float16, bfloat16, tf32

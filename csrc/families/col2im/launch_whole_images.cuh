@@ -1,8 +1,8 @@
 // Launcher of the Hopper family's folded products.
 #pragma once
 
+#include "core/operands.h"
 #include "families/col2im/gemm_sm90_whole_images.cuh"
-#include "families/launchers.h"
 #include "families/tensor_map.h"
 #include "launch/kernel_launch.cuh"
 

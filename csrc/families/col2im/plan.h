@@ -41,6 +41,8 @@ struct Col2imWalk {
 };
 
 struct Col2imConvPlan : Col2imWalk {
+  static constexpr const char* kFamily = "col2im";
+
   int row_tiles = 1;     // tiles of 16 rows of one warp; a row is a result channel and a tap
   int warps_m = 1;       // warps along the rows, the others along the pixels
   int parts = 1;         // 2: float32 as two TF32 parts

@@ -17,6 +17,8 @@ constexpr int col2im_hopper_tiles(int operand_rows) { return operand_rows <= 16 
 
 // Source by tensor copies, products from wgmma (kernels/col2im/hopper.cuh).
 struct Col2imHopperPlan : Col2imWalk {
+  static constexpr const char* kFamily = "col2im";
+
   int operand_rows = 16;  // of kCol2imOperandRows: channels and taps, filled up
   bool planes = false;    // columns of the source are adjacent, else channels
   // Staged columns before the first one wanted, for copies begin at multiples of 16 bytes; staged columns. Products

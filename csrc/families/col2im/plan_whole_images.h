@@ -26,6 +26,8 @@ inline constexpr int kFoldedSumsBarriers = 3;  // of each warp
 // Weights and pixels are multiplied as they lie, each tap of each channel with each pixel, and the products of a
 // channel added up where they belong (kernels/hopper/folded.cuh).
 struct HopperFoldedPlan {
+  static constexpr const char* kFamily = "igemm_sm90";
+
   int pixels = 0;        // of a tile, of whole images
   int run = 0;           // pixels of an image that lie together in shared memory: 16, 32 or 64
   int image_pixels = 0;  // whole runs

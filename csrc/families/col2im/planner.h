@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "core/correlation.h"
-#include "families/registry.h"
+#include "families/col2im/plan.h"
+#include "families/col2im/plan_sm90.h"
+#include "families/col2im/plan_whole_images.h"
 #include "families/small_channel/planner.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -20,7 +23,9 @@ std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& dev
                                        std::vector<Candidate>* considered);
 
 std::string describe(const Col2imConvPlan& plan, DType dtype);
+std::string describe_launch(const Col2imConvPlan& plan);
 std::string describe(const Col2imHopperPlan& plan, DType dtype);
+std::string describe_launch(const Col2imHopperPlan& plan);
 
 // Elements that one store may take along the results of one source column.
 int col2im_vector_result(const Problem& problem, const Col2imWalk& walk);

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "families/igemm_sm90/planner.h"
-#include "families/registry.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {

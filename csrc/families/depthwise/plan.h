@@ -21,6 +21,8 @@ constexpr int depthwise_strip(int vector) { return vector == 1 ? 8 : 4; }
 // Channels innermost: lanes of `vector` channels, of all phases of the width one after the other; slots are strips,
 // then rows. Width innermost: lanes are phases of the width; slots are columns, then strips, then channels.
 struct DepthwiseStripsPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
   bool channels_inner = false;
@@ -45,6 +47,8 @@ struct DepthwiseStripsPlan {
 // bytes of columns of one block, in all rows of so many.
 constexpr int depthwise_run(int element) { return 16 / element; }
 struct DepthwiseBlocksPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   static constexpr int threads = kDepthwiseThreads;
   int parts = 1;  // runs of a block's line: lanes, a power of two
   int line_blocks = 1;  // of the output
@@ -61,6 +65,8 @@ struct DepthwiseBlocksPlan {
 // Channels innermost, otherwise as DepthwiseBlocksPlan, forward alone (kernels/depthwise/packs.cuh). A line's columns
 // and channels count in packs of 16 bytes.
 struct DepthwisePacksPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   int block_packs = 1, line_packs = 1;  // of a row of a block, of a line of the output
   int threads = kDepthwiseThreads;
   int steps = 1;  // blocks of a segment of a line, which a thread takes one after the other
@@ -127,6 +133,8 @@ constexpr bool any_depthwise_rows(Use&& use) {
          use(std::integral_constant<int, 2>(), std::integral_constant<int, 4>());
 }
 struct DepthwiseRowsPlan {
+  static constexpr const char* kFamily = "depthwise";
+
   bool weight_gradient = false;
   DepthwiseRowsRead read = DepthwiseRowsRead::kInput;
   bool channels_inner = false;

@@ -227,7 +227,7 @@ Draft plan_strips(const Problem& problem, const Device& device, bool channels_in
   if (draft.plan.workspace_bytes > kWorkspaceLimit) draft.refusal = "needs more workspace than 64 MiB";
   if (draft.refusal.empty()) draft.refusal = refusal(tile.shared_bytes, tile.blocks);
   draft.plan.estimate_ms = issue_time(work, tile.blocks, problem, device);
-  draft.plan.tile = tile;
+  draft.plan.tile = tile_plan(tile);
   draft.tile = describe(tile, problem.dtype);
   return draft;
 }
@@ -266,7 +266,7 @@ std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device,
   if (refusal(problem).empty()) {
     const auto consider = [&](const std::optional<Plan>& plan, auto tile) {
       if (!plan) return;
-      tile = std::get<decltype(tile)>(plan->tile);
+      tile = *plan->get_if<decltype(tile)>();
       consider_plan(best, "depthwise family", tile, plan->workspace_bytes, plan->estimate_ms, problem.dtype,
                     considered);
     };

@@ -3,7 +3,8 @@
 
 #include <optional>
 
-#include "families/registry.h"
+#include "families/depthwise/plan.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -16,8 +17,12 @@ std::optional<Plan> plan_depthwise_packs(const Problem& problem, const Device& d
 // Of small kernels (DepthwiseRowsPlan), likewise.
 std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device);
 std::string describe(const DepthwiseBlocksPlan& plan, DType dtype);
+std::string describe_launch(const DepthwiseBlocksPlan& plan);
 std::string describe(const DepthwisePacksPlan& plan, DType dtype);
+std::string describe_launch(const DepthwisePacksPlan& plan);
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype);
+std::string describe_launch(const DepthwiseRowsPlan& plan);
 std::string describe(const DepthwiseStripsPlan& plan, DType dtype);
+std::string describe_launch(const DepthwiseStripsPlan& plan);
 
 }  // namespace deconv

@@ -69,7 +69,7 @@ std::optional<Plan> plan_depthwise_blocks(const Problem& problem, const Device& 
   const double issue = run_rows * run / (4.0 * device.multiprocessors * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
   Plan plan;
-  plan.tile = p;
+  plan.tile = tile_plan(p);
   plan.estimate_ms = 1e3 * std::max(issue, memory) + kLaunchMs;
   return plan;
 }

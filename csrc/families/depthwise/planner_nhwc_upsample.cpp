@@ -70,7 +70,7 @@ std::optional<Plan> plan_depthwise_packs(const Problem& problem, const Device& d
   const double issue = warps * of_thread / (4.0 * device.multiprocessors * busy * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
   Plan plan;
-  plan.tile = p;
+  plan.tile = tile_plan(p);
   plan.estimate_ms = 1e3 * std::max(issue, memory);  // without a launch, as the family's other estimates
   return plan;
 }

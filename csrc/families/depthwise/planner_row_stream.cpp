@@ -154,7 +154,7 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   const double issue = warps_of(p) * thread_cost(p, columns, channels) /
                        (4.0 * device.multiprocessors * busy * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
-  plan.tile = p;
+  plan.tile = tile_plan(p);
   plan.estimate_ms = 1e3 * std::max(issue, memory);  // without launches, as the family's other estimates
   return plan;
 }

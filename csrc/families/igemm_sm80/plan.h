@@ -45,6 +45,8 @@ struct MmaExtent {
 // Forward and grad_input (kernels/mma/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the same
 // for every phase.
 struct MmaConvPlan {
+  static constexpr const char* kFamily = "igemm_sm80";
+
   MmaTile tile{4, 1};
   bool split = false;  // float32 as two TF32 parts, three products
   MmaExtent pixels;  // of a tile
@@ -124,6 +126,8 @@ inline int mma_weight_taps(int kernel, int stride, int padding, int dilation, in
 }
 
 struct MmaWeightPlan {
+  static constexpr const char* kFamily = "igemm_sm80";
+
   MmaWeightTile tile{4, 4};
   bool split = false;  // float32 as two TF32 parts, three products
   int warps_m = 1, warps_n = 1;  // along the input channels, along the units

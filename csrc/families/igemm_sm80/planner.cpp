@@ -6,9 +6,9 @@
 
 #include "core/correlation.h"
 #include "core/tap_span.h"
-#include "families/registry.h"
 #include "lowerings/repack.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
@@ -117,7 +117,7 @@ class Candidates {
     }
     if (!best) return std::nullopt;
     choose_runs(*best);
-    return Plan{*best, best->packed_bytes + best->repacked_bytes + best->unpacked_bytes, estimate_ms(*best)};
+    return Plan{tile_plan(*best), best->packed_bytes + best->repacked_bytes + best->unpacked_bytes, estimate_ms(*best)};
   }
 
  private:
@@ -356,8 +356,8 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
         if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
         const std::optional<Plan> plan = candidates.plan(tile, repack, unpack, together);
         if (!plan) continue;
-        consider_plan(best, "igemm_sm80 family", std::get<MmaConvPlan>(plan->tile), plan->workspace_bytes,
-                      plan->estimate_ms, problem.dtype, considered);
+        consider_plan(best, "igemm_sm80 family", *plan->get_if<MmaConvPlan>(), plan->workspace_bytes, plan->estimate_ms,
+                      problem.dtype, considered);
       }
     }
   }

@@ -15,7 +15,9 @@ struct Device;
 struct Plan;
 
 std::string describe(const MmaConvPlan& plan, DType dtype);
+std::string describe_launch(const MmaConvPlan& plan);
 std::string describe(const MmaWeightPlan& plan, DType dtype);
+std::string describe_launch(const MmaWeightPlan& plan);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);

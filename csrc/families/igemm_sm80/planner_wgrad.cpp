@@ -6,9 +6,9 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm80/planner.h"
-#include "families/registry.h"
 #include "lowerings/repack.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
@@ -135,7 +135,8 @@ class Candidates {
     const int64_t least = ceil_div(p.steps, most_steps);
     const int64_t most = std::min(p.steps, std::max<int64_t>(1, kWorkspaceLimit / partial_bytes(p)));
     if (least > most || tiles * most > INT32_MAX / 16) return std::nullopt;
-    std::optional<Plan> best;
+    MmaWeightPlan best;
+    double best_ms = std::numeric_limits<double>::infinity();
     const int64_t at_once = static_cast<int64_t>(device_.multiprocessors) * resident(p);
     int64_t last = 0;
     for (const int64_t blocks : {int64_t{device_.multiprocessors}, at_once, 2 * at_once, 3 * at_once, 4 * at_once}) {
@@ -146,15 +147,16 @@ class Candidates {
       last = q.splits;
       q.blocks = tiles * q.splits;
       const double ms = estimate_ms(q);
-      if (!best || ms < best->estimate_ms) best = Plan{q, 0, ms};
+      if (ms >= best_ms) continue;
+      best = q;
+      best_ms = ms;
     }
-    MmaWeightPlan& q = std::get<MmaWeightPlan>(best->tile);
-    q.repack_x = repack_x_;
-    q.repack_y = repack_y_;
-    q.repacked_x_at = q.splits > 1 ? round_up(q.splits * partial_bytes(q), kAlignment) : 0;
-    q.repacked_y_at = round_up(q.repacked_x_at + x_bytes(), kAlignment);
-    best->workspace_bytes = has_repack() ? q.repacked_y_at + y_bytes() : q.splits > 1 ? q.splits * partial_bytes(q) : 0;
-    return best;
+    const int64_t sums = best.splits > 1 ? best.splits * partial_bytes(best) : 0;
+    best.repack_x = repack_x_;
+    best.repack_y = repack_y_;
+    best.repacked_x_at = round_up(sums, kAlignment);
+    best.repacked_y_at = round_up(best.repacked_x_at + x_bytes(), kAlignment);
+    return Plan{tile_plan(best), has_repack() ? best.repacked_y_at + y_bytes() : sums, best_ms};
   }
 
  private:
@@ -297,8 +299,8 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
     candidates.for_all([&](const MmaWeightPlan& p) {
       const std::optional<Plan> plan = candidates.with_splits(p);
       if (!plan) return;
-      consider_plan(best, "igemm_sm80 family", std::get<MmaWeightPlan>(plan->tile), plan->workspace_bytes,
-                    plan->estimate_ms, problem.dtype, considered);
+      consider_plan(best, "igemm_sm80 family", *plan->get_if<MmaWeightPlan>(), plan->workspace_bytes, plan->estimate_ms,
+                    problem.dtype, considered);
     });
   }
   if (!best && considered) {

@@ -3,7 +3,6 @@
 
 #include "families/igemm_sm90/conv_all_phases.cuh"
 #include "families/igemm_sm90/planner.h"
-#include "families/launchers.h"
 #include "families/tensor_map.h"
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"

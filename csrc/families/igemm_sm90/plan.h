@@ -137,6 +137,8 @@ struct HopperExtent {
 // Forward and grad_input (kernels/hopper/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the
 // same for every phase.
 struct HopperConvPlan {
+  static constexpr const char* kFamily = "igemm_sm90";
+
   HopperTile tile{24, 1, 1};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   int merge = 1;  // neighbouring groups that count as one, with zeros for the weights between them

@@ -24,6 +24,8 @@ inline constexpr int kPlanesEntryBytes = 16;
 
 // One tap, and a contiguous source, whose planes of pixels are operand A (kernels/hopper/planes.cuh).
 struct HopperPlanesPlan {
+  static constexpr const char* kFamily = "igemm_sm90";
+
   HopperConvPlan weights;  // how they are packed: tile_m result channels, chunks of source channels
   bool resident = false;  // a block's weights stay in shared memory, and each warpgroup takes items of its own
   int pieces = 2 * kPlanesPieces;  // of an item

@@ -29,6 +29,8 @@ constexpr int pictures_stage_channels(PicturesSource source) { return has_planes
 // Pixels are operand A, all phases of all channels the rows of operand B, a tap that a phase does not have a zero
 // (kernels/hopper/pictures.cuh).
 struct HopperPicturesPlan {
+  static constexpr const char* kFamily = "igemm_sm90";
+
   int operand_rows = 16;  // of kPicturesOperandRows: result channels and phases, filled up
   PicturesSource source = PicturesSource::kPixels;
   int shifts = 3;         // of kPicturesShifts, along both axes

@@ -32,6 +32,8 @@ inline constexpr int kStridedMostSlots = 6;
 // Pixels are operand A, gathered from planes as they lie; each phase has accumulators of its own
 // (kernels/hopper/strided.cuh).
 struct HopperStridedPlan {
+  static constexpr const char* kFamily = "igemm_sm90";
+
   HopperConvPlan weights;  // how they are packed: chunks, slots
   int pattern = 0;         // of kStridedPatterns
   bool resident = false;   // a block's weights stay in shared memory, and each warpgroup takes items of its own

@@ -9,9 +9,9 @@
 
 #include "core/correlation.h"
 #include "core/tap_span.h"
-#include "families/registry.h"
 #include "lowerings/repack.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {

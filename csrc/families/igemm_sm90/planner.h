@@ -23,13 +23,21 @@ struct Plan;
 struct PlannerOptions;
 
 std::string describe(const HopperConvPlan& plan, DType dtype);
+std::string describe_launch(const HopperConvPlan& plan);
 std::string describe(const HopperPlanesPlan& plan, DType dtype);
+std::string describe_launch(const HopperPlanesPlan& plan);
 std::string describe(const HopperStridedPlan& plan, DType dtype);
+std::string describe_launch(const HopperStridedPlan& plan);
 std::string describe(const HopperFoldedPlan& plan, DType dtype);
+std::string describe_launch(const HopperFoldedPlan& plan);
 std::string describe(const HopperPicturesPlan& plan, DType dtype);
+std::string describe_launch(const HopperPicturesPlan& plan);
 std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
+std::string describe_launch(const HopperWeightLinesPlan& plan);
 std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
+std::string describe_launch(const HopperWeightTensorPlan& plan);
 std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
+std::string describe_launch(const HopperWeightTurnedPlan& plan);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, const PlannerOptions& options,

@@ -8,8 +8,8 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "families/registry.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {

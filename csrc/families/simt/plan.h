@@ -21,6 +21,8 @@ constexpr int gather_pitch(int lane_columns) { return lane_columns == 32 ? 40 : 
 
 // Forward and grad_input (kernels/gather/conv.cuh has the meaning).
 struct GatherConvPlan {
+  static constexpr const char* kFamily = "simt";
+
   int lane_columns = 32;  // 32, 16 or 8
   int warps_m = 1;        // warps side by side along the result channels; the others take units of pixels
   int units_h = 1;        // units below each other
@@ -44,6 +46,8 @@ struct GatherConvPlan {
 
 // grad_weight (kernels/gather/weight.cuh has the meaning).
 struct GatherWeightPlan {
+  static constexpr const char* kFamily = "simt";
+
   int tile = 0;           // index into kGatherWeightTiles
   int warps_m = 1, warps_n = 1, warps_tap = 1;
   int pixels = 32;        // columns staged at once, a power of two

@@ -165,9 +165,9 @@ Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<
         candidate.refusal = "needs more blocks than one grid may have";
       } else {
         candidate.estimate_ms = gather_conv_ms(tile, problem, device);
-        if (considered) candidate.plan = std::make_shared<const Plan>(Plan{tile, 0, candidate.estimate_ms});
+        if (considered) candidate.plan = std::make_shared<const Plan>(Plan{tile_plan(tile), 0, candidate.estimate_ms});
         if (best.estimate_ms < 0 || candidate.estimate_ms < best.estimate_ms) {
-          best.tile = tile;
+          best.tile = tile_plan(tile);
           best.estimate_ms = candidate.estimate_ms;
         }
       }

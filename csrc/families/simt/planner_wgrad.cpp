@@ -119,8 +119,8 @@ std::string describe(const GatherWeightPlan& plan, DType dtype) {
 }
 
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  Plan best;
-  best.estimate_ms = -1;
+  GatherWeightPlan best;
+  double best_ms = -1;
   for (int index = 0; index < kTiles; ++index) {
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
@@ -132,26 +132,27 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
           candidate.refusal = "needs more blocks than one grid may have";
         } else {
           candidate.estimate_ms = estimate_ms(plan, problem, device);
-          if (best.estimate_ms < 0 || candidate.estimate_ms < best.estimate_ms) {
-            best.tile = plan;
-            best.estimate_ms = candidate.estimate_ms;
+          if (best_ms < 0 || candidate.estimate_ms < best_ms) {
+            best = plan;
+            best_ms = candidate.estimate_ms;
           }
           int64_t workspace_bytes = 0;
           if (considered) {
             candidate.estimate_ms = with_splits(plan, candidate.estimate_ms, problem, device, workspace_bytes);
-            candidate.plan = std::make_shared<const Plan>(Plan{plan, workspace_bytes, candidate.estimate_ms});
+            candidate.plan = std::make_shared<const Plan>(
+                Plan{tile_plan(plan), workspace_bytes, candidate.estimate_ms});
           }
         }
         if (considered) considered->push_back(std::move(candidate));
       }
     }
   }
-  if (best.estimate_ms < 0)
+  if (best_ms < 0)
     throw InvalidArgument(
         "conv_transpose2d: no tile fits this GPU, or the problem needs more blocks than one grid may have");
-  best.estimate_ms = with_splits(std::get<GatherWeightPlan>(best.tile), best.estimate_ms, problem, device,
-                                 best.workspace_bytes);
-  return best;
+  int64_t workspace_bytes = 0;
+  best_ms = with_splits(best, best_ms, problem, device, workspace_bytes);
+  return {tile_plan(best), workspace_bytes, best_ms};
 }
 
 }  // namespace deconv

@@ -25,6 +25,8 @@ struct NarrowExtent {
 
 // Forward and grad_input (kernels/narrow/conv.cuh has the meaning).
 struct NarrowConvPlan {
+  static constexpr const char* kFamily = "small_channel";
+
   int row_tiles = 1;       // tiles of 16 rows of one warp: 1, 2 or 4; a row is a result channel of a phase
   int warps_m = 1;         // warps along the rows, the others along the pixels
   int parts = 1;           // 2: float32 as two TF32 parts

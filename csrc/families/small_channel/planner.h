@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "families/registry.h"
+#include "core/taps.h"
+#include "families/small_channel/plan.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -14,6 +16,7 @@ namespace deconv {
 std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
 std::string describe(const NarrowConvPlan& plan, DType dtype);
+std::string describe_launch(const NarrowConvPlan& plan);
 
 // One axis as the kernel walks it.
 struct NarrowAxis {

@@ -1,7 +1,6 @@
 // Launcher of the Hopper family's grad_weight of contiguous images by lines.
 #pragma once
 
-#include "families/launchers.h"
 #include "families/wgrad_sm90/tensor_map_nchw.h"
 #include "families/wgrad_sm90/wgrad_rs_nchw.cuh"
 #include "launch/kernel_launch.cuh"

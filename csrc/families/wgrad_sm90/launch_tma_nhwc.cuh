@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "families/launchers.h"
 #include "families/wgrad_sm90/load_tma_nhwc.cuh"
 #include "families/wgrad_sm90/tensor_map_nhwc.h"
 #include "launch/kernel_launch.cuh"

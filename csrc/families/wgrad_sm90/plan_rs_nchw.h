@@ -30,6 +30,8 @@ struct HopperLinesGroup {
 // grad_weight of contiguous images (kernels/hopper/weight_lines.cuh has the meaning). A step is a tile of `rows` x
 // `columns` pixels, one or two rows, 128 bytes of a channel.
 struct HopperWeightLinesPlan {
+  static constexpr const char* kFamily = "wgrad_sm90";
+
   HopperLinesTile tile{3, 1, 192};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   int fold = 1;  // taps that share the 64 rows of operand A, where there are few output channels

@@ -23,6 +23,8 @@ struct HopperTurnedTap {
 
 // grad_weight of float32 (kernels/hopper/weight_turned.cuh has the meaning).
 struct HopperWeightTurnedPlan : HopperWeightCopies {
+  static constexpr const char* kFamily = "wgrad_sm90";
+
   HopperWeightTile tile{2, 2, 128};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   bool spread = false;  // warpgroups take neighbouring tiles of output channels; else neighbouring taps

@@ -33,6 +33,8 @@ struct HopperWeightRun {
 
 // grad_weight of 16-bit elements (kernels/hopper/weight_tensor.cuh has the meaning).
 struct HopperWeightTensorPlan : HopperWeightCopies {
+  static constexpr const char* kFamily = "wgrad_sm90";
+
   HopperWeightTensorTile tile{3, 3, 0};
   HopperWeightShare share = HopperWeightShare::kTaps;
   int instructions = 4;  // of 16 pixels, in a tile, for each run

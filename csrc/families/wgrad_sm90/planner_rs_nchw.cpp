@@ -5,9 +5,9 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "families/registry.h"
 #include "families/wgrad_sm90/planner_tma_nhwc.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {

@@ -11,11 +11,11 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "families/registry.h"
 #include "families/wgrad_sm90/plan_tma_nhwc.h"
 #include "lowerings/repack.h"
 #include "lowerings/wgrad_im2col.h"
 #include "planner/cost_model.h"
+#include "planner/plan.h"
 
 namespace deconv {
 

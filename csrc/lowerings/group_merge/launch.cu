@@ -1,9 +1,10 @@
-#include "lowerings/group_merge/launch.h"
-
+// Launcher of grad_weight with merged groups.
+// instances: launch_merged(MergedPlan)
 #include "families/launch.h"
 #include "launch/kernel_launch.cuh"
 #include "lowerings/group_merge/diagonal.cuh"
 #include "lowerings/group_merge/group_merge.h"
+#include "lowerings/group_merge/plan.h"
 #include "planner/cost_model.h"
 
 namespace deconv {

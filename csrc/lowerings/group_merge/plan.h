@@ -10,6 +10,8 @@ struct Plan;
 
 // The workspace: grad_weight of the merged groups (merged.h), then the inner plan's.
 struct MergedPlan {
+  static constexpr const char* kFamily = "group_merge";
+
   std::shared_ptr<const Plan> inner;  // of merged_problem
   int64_t merge = 1;  // groups that are one
   int64_t inner_at = 0;  // bytes

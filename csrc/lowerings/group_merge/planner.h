@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "families/registry.h"
+#include "lowerings/group_merge/plan.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -15,5 +16,6 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
                                 double best_ms, std::vector<Candidate>* considered);
 
 std::string describe(const MergedPlan& plan, DType dtype);
+std::string describe_launch(const MergedPlan& plan);
 
 }  // namespace deconv

@@ -1,8 +1,9 @@
-#include "lowerings/sub_pixel/launch.h"
-
+// Launcher of the plans with the output in blocks.
+// instances: launch_subpixel(SubpixelPlan)
 #include "families/launch.h"
 #include "launch/kernel_launch.cuh"
 #include "lowerings/sub_pixel/blocks.cuh"
+#include "lowerings/sub_pixel/plan.h"
 #include "lowerings/sub_pixel/sub_pixel.h"
 
 namespace deconv {

@@ -11,6 +11,8 @@ struct Plan;
 // The workspace: output, weight and bias in blocks (subpixel.h), those that the direction has and that do not lie so
 // already, nor are stored elsewhere, then the inner plan's.
 struct SubpixelPlan {
+  static constexpr const char* kFamily = "sub_pixel";
+
   std::shared_ptr<const Plan> inner;  // of subpixel_problem
   bool columns = false;  // images of one pixel as columns of one image
   bool output_in_place = false, weight_in_place = false;

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "families/registry.h"
+#include "lowerings/sub_pixel/plan.h"
+#include "planner/plan.h"
 
 namespace deconv {
 
@@ -15,5 +16,6 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
                                   std::vector<Candidate>* considered);
 
 std::string describe(const SubpixelPlan& plan, DType dtype);
+std::string describe_launch(const SubpixelPlan& plan);
 
 }  // namespace deconv

@@ -1,7 +1,10 @@
 // Launcher of the Hopper family's grad_weight of float32 by tensor copies.
-#include "families/wgrad_sm90/wgrad_rs_nhwc.cuh"
+#pragma once
 
 #include "families/wgrad_sm90/launch_tma_nhwc.cuh"
+#include "families/wgrad_sm90/wgrad_rs_nhwc.cuh"
+
+// instances: launch_hopper_weight_turned<T, kParts>(HopperWeightTurnedPlan): tf32 1, float32 2
 
 namespace deconv {
 namespace {
@@ -33,20 +36,14 @@ cudaError_t launch_tile(const WeightTurnedParams& params, cudaStream_t stream, S
   return error;
 }
 
-template <int kParts>
-cudaError_t launch_parts(const Problem& problem, const HopperWeightTurnedPlan& plan, const Operands& operands,
-                         cudaStream_t stream) {
-  return launch_hopper_weight_copies<float, WeightTurnedParams>(
-      problem, plan, operands, stream,
-      [&](const WeightTurnedParams& params, Start start) { return launch_tile<kParts>(params, stream, start); });
-}
-
 }  // namespace
 
+template <class T, int kParts>
 cudaError_t launch_hopper_weight_turned(const Problem& problem, const HopperWeightTurnedPlan& plan,
                                         const Operands& operands, cudaStream_t stream) {
-  return plan.parts == 2 ? launch_parts<2>(problem, plan, operands, stream)
-                         : launch_parts<1>(problem, plan, operands, stream);
+  return launch_hopper_weight_copies<T, WeightTurnedParams>(
+      problem, plan, operands, stream,
+      [&](const WeightTurnedParams& params, Start start) { return launch_tile<kParts>(params, stream, start); });
 }
 
 }  // namespace deconv
