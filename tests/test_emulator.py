@@ -593,8 +593,7 @@ def test_groups_of_the_merged_family(one: Case) -> None:
         call = Call(one, "grad_weight", mode, layout, "group_merge")
         assert call.is_served_by("group_merge")
         call.check()
-        call.problem.unaligned_first = call.problem.unaligned_second = True
-        _check_odd_addresses(call.with_plan(core.make_plan(call.problem, call.device, call.family)))
+        _check_odd_addresses(_with_odd_plan(call))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -641,56 +640,30 @@ def test_strips_of_the_depthwise_family(one: Case, layout: str, direction: str) 
             ]
             assert len(plans) == 1
             call.with_plan(plans[0]).check()
-            _check_odd_addresses(call.with_plan(plans[0]))
+            _check_odd_addresses(_with_odd_plan(call))
 
 
-# One thread a block and several, whole runs and halves, several segments, paddings beyond the stride, more output than
-# the last block covers.
-ENLARGED = [
-    case("by_four", 1, 2, 6, 9, 2, (6, 8), (3, 4), (1, 2), (0, 0), g=2),
+# Kernels of once, twice and three times the stride, paddings beyond the stride, multipliers of channels.
+PHASES = [
+    case("by_four", 1, 2, 6, 9, 2, (6, 8), (3, 4), (1, 4), (0, 0), g=2),
     case("by_eight", 2, 5, 5, 33, 5, 16, 8, 4, g=5),
-    case("by_eight_whole", 1, 3, 40, 16, 3, (4, 16), (2, 8), (1, 0), g=3),
-    case("by_sixteen", 1, 2, 3, 5, 2, (4, 32), (2, 16), (3, 20), (1, 8), g=2),
-    case("behind", 1, 2, 3, 5, 2, 16, 8, (1, 4), (2, 4), g=2),
-    case("by_thirty_two", 1, 2, 2, 3, 2, 64, 32, 16, g=2),
+    case("by_eight_whole", 1, 3, 40, 16, 3, (4, 8), (2, 8), (1, 0), g=3),
+    case("by_four_thrice", 2, 3, 5, 6, 6, (3, 12), (1, 4), (1, 4), g=3),
+    case("by_sixteen", 1, 4, 3, 5, 2, (4, 32), (2, 16), (3, 20), (1, 8), g=2),
+    case("gaps", 1, 2, 3, 5, 2, (3, 4), 8, (1, 0), (2, 4), g=2),
 ]
 
 
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
-@pytest.mark.parametrize("one", ENLARGED, ids=lambda one: one["name"])
-def test_blocks_of_the_depthwise_family(one: Case, direction: str) -> None:
-    for mode in ("float32", "float16", "bfloat16"):
+@pytest.mark.parametrize("one", PHASES, ids=lambda one: one["name"])
+def test_vectors_of_phases_of_the_depthwise_family(one: Case, direction: str) -> None:
+    for mode in ("float64", "float32", "float16", "bfloat16"):
         call = Call(one, direction, mode, "contiguous", "depthwise")
-        plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "warp_blocks")]
-        refused = (one["name"] == "by_four" and mode != "float32") or (one["name"], direction) == ("behind", "forward")
-        assert len(plans) == (0 if refused else 1)
-        if plans:
-            call.with_plan(plans[0]).check()
-            _check_odd_addresses(call.with_plan(plans[0]))
-
-
-# Blocks of one pack and many, packs of several columns and of one in parts, segments that end within a line, paddings
-# beyond the stride, more output than the last block covers, threads without packs.
-ENLARGED_CHANNELS = [
-    case("three", 2, 3, 5, 9, 3, (4, 16), (2, 8), (1, 3), (0, 6), g=3),
-    case("twenty_one", 1, 21, 4, 11, 21, 16, 8, 4, g=21),
-    case("forty", 2, 40, 3, 45, 40, (2, 4), (1, 2), (1, 2), (0, 0), g=40),
-    case("two_hundred", 1, 200, 3, 4, 200, (6, 4), (3, 2), (4, 1), (2, 0), g=200),
-    case("far", 1, 4, 3, 5, 4, (4, 8), (2, 4), (3, 6), (1, 0), g=4),
-    case("behind", 1, 4, 3, 5, 4, 4, 2, 0, (1, 0), g=4),
-]
-
-
-@pytest.mark.parametrize("one", ENLARGED_CHANNELS, ids=lambda one: one["name"])
-def test_packs_of_the_depthwise_family(one: Case) -> None:
-    for mode in ("float32", "float16", "bfloat16"):
-        call = Call(one, "forward", mode, "channels_last", "depthwise")
-        plans = [p for p in core.candidates(call.problem, call.device, "depthwise") if hasattr(p.tile, "block_packs")]
-        refused = one["op"][0] > one["p"][0]
-        assert len(plans) == (0 if refused else 1)
-        if plans:
-            call.with_plan(plans[0]).check()
-            _check_odd_addresses(call.with_plan(plans[0]))
+        assert call.plan.tile.vector == (2 if mode == "float64" else 4)
+        call.check()
+        odd = _with_odd_plan(call)
+        assert odd.plan.tile.vector == 1
+        _check_odd_addresses(odd)
 
 
 # Every compiled kernel and stride, several segments, lines in parts (width innermost), lanes and threads without
@@ -722,7 +695,12 @@ def test_rows_of_the_depthwise_family(one: Case, layout: str, direction: str) ->
         assert len(plans) == (0 if refused else 1)
         if plans:
             call.with_plan(plans[0]).check()
-            _check_odd_addresses(call.with_plan(plans[0]))
+
+
+def _with_odd_plan(call: Call) -> Call:
+    """The same call, its plan for operands at odd addresses."""
+    call.problem.unaligned_first = call.problem.unaligned_second = True
+    return call.with_plan(core.make_plan(call.problem, call.device, call.family))
 
 
 def _check_odd_addresses(call: Call) -> None:

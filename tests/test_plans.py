@@ -28,9 +28,7 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 THREADS, THREAD_ROWS = 256, 8
 SHARED_BYTES = core.gather_shared_bytes(core.Device())  # two blocks share a multiprocessor
-DEPTHWISE_PLANS = (
-    core.DepthwiseStripsPlan, core.DepthwiseBlocksPlan, core.DepthwisePacksPlan, core.DepthwiseRowsPlan,
-)  # fmt: skip
+DEPTHWISE_PLANS = (core.DepthwiseStripsPlan, core.DepthwiseRowsPlan)
 WEIGHT_TILES, WEIGHT_TILES_DOUBLE = core.WEIGHT_TILES, core.WEIGHT_TILES_DOUBLE
 
 many = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -382,11 +380,12 @@ def _check_depthwise_strips(plan: Any, one: Case, direction: str) -> None:
     step = one["s"] if direction == "forward" else (1, 1)
     pairs = one["ci"] * one["co"] // one["g"]
     channels = pairs if weight_gradient else result_size(one, direction)[1]
-    assert channels % plan.vector == 0
+    vector = plan.vector if plan.channels_inner else 1
+    assert channels % vector == 0
     axes = (0, 1) if plan.channels_inner else (1, 0)  # of the image: the kernel's axis 0, and that of the strips
     rows, columns = (-(-size[axis] // step[axis]) for axis in axes)
     phases = [min(step[axis], size[axis]) for axis in axes]
-    strips = -(-columns // core.depthwise_strip(plan.vector))
+    strips = -(-columns // core.depthwise_strip(vector))
     first, second = (strips, rows) if plan.channels_inner else (rows, strips)
     slots = core.DEPTHWISE_THREADS // plan.lanes
     if weight_gradient:
@@ -409,43 +408,15 @@ def _check_depthwise_strips(plan: Any, one: Case, direction: str) -> None:
         assert (plan.channel_slots, plan.block_phases) == (1, phases[0])
     else:
         _blocks_cover(plan.blocks_inner, plan.channel_slots, channels)
-        assert (plan.lanes, plan.block_phases) == tuple(phases)
+        assert plan.lanes * (plan.vector if direction == "forward" else 1) == phases[0]
+        assert plan.block_phases == phases[1]
+        if plan.vector > 1:  # phases
+            whole = one["k"][1], one["s"][1], one["p"][1], output_size(one)[1]
+            assert [extent % plan.vector for extent in whole] == [0] * 4
+            assert one["d"][1] == 1
     blocks = plan.blocks_inner * plan.blocks_first * plan.blocks_second * plan.block_phases * one["n"]
     assert plan.blocks == blocks
     assert plan.shared_bytes <= 44 << 10
-
-
-def _check_depthwise_blocks(plan: Any, one: Case, direction: str, dtype: str) -> None:
-    """Blocks of the output, in warps that overlap by one in grad_input, hold every pixel of the result once."""
-    size, forward = 4 if dtype == "float32" else 2, direction == "forward"
-    assert one["g"] == one["ci"] == one["co"]
-    assert all(kernel == 2 * stride for kernel, stride in zip(one["k"], one["s"], strict=True))
-    assert plan.parts * 16 == one["s"][1] * size
-    assert plan.line_blocks == one["w"] + 1
-    assert plan.warp_blocks == 32 // plan.parts - (0 if forward else 1) > 0
-    _blocks_cover(plan.segments, plan.segment_rows, one["h"] + 1 if forward else one["h"])
-    assert plan.positions == one["n"] * plan.segments * plan.line_blocks
-    _blocks_cover(plan.channel_blocks, plan.warp_blocks * core.DEPTHWISE_THREADS // 32, plan.positions)
-    assert plan.blocks == plan.channel_blocks * one["g"]
-    assert plan.shared_bytes == one["s"][0] * one["s"][1] * 16 <= 44 << 10
-    for extent, pixels, stride, pad in zip(output_size(one), (one["h"], one["w"]), one["s"], one["p"], strict=True):
-        assert not forward or (pixels + 1) * stride - pad >= extent
-
-
-def _check_depthwise_packs(plan: Any, one: Case, dtype: str) -> None:
-    """Segments of lines hold every pack of the output once."""
-    pack, channels = 4 if dtype == "float32" else 8, one["g"]
-    assert one["g"] == one["ci"] == one["co"]
-    assert all(kernel == 2 * stride for kernel, stride in zip(one["k"], one["s"], strict=True))
-    assert plan.block_packs * pack == one["s"][1] * channels
-    assert plan.line_packs * pack == output_size(one)[1] * channels
-    assert plan.threads % 32 == 0 <= core.DEPTHWISE_THREADS - plan.threads
-    parts = -(-plan.block_packs * one["s"][0] // plan.threads)
-    line_blocks = -(-plan.line_packs // plan.block_packs)
-    segments = -(-line_blocks // plan.steps)
-    block_rows = (output_size(one)[0] - 1 + one["p"][0]) // one["s"][0] - one["p"][0] // one["s"][0] + 1
-    assert plan.blocks == parts * segments * block_rows * one["n"]
-    assert plan.shared_bytes == (plan.steps + 2) * channels * 8 <= 44 << 10
 
 
 def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> None:
@@ -487,14 +458,6 @@ def _check_depthwise_rows(plan: Any, one: Case, direction: str, dtype: str) -> N
 
 def _check_depthwise_plan(plan: Any, one: Case, direction: str, dtype: str, workspace: int) -> None:
     """One source or result channel a group; threads, blocks and splits cover each pixel and each tap once."""
-    if isinstance(plan, core.DepthwiseBlocksPlan):
-        assert workspace == 0
-        _check_depthwise_blocks(plan, one, direction, dtype)
-        return
-    if isinstance(plan, core.DepthwisePacksPlan):
-        assert (workspace, direction) == (0, "forward")
-        _check_depthwise_packs(plan, one, dtype)
-        return
     assert one["g"] in (one["ci"], one["co"])
     assert plan.weight_gradient == (direction == "grad_weight")
     accumulator = 8 if dtype == "float64" else 4
@@ -2380,8 +2343,6 @@ def test_only_an_allowed_family_is_considered() -> None:
 # What a plan's description says where it uses a part; of raw boxes the source, behind it.
 USES = {
     "depthwise": "depthwise family",
-    "depthwise.nchw_upsample": "blocks of the stride, .* threads? a block",
-    "depthwise.nhwc_upsample": "blocks of the stride, .* packs",
     "depthwise.row_stream": "depthwise family, down",
     "igemm_sm90": "igemm_sm90 family",
     "igemm_sm90.1tap": "igemm_sm90 family, .* of planes as they lie",
@@ -2462,7 +2423,7 @@ def test_every_switch_is_tested() -> None:
 
 @pytest.mark.parametrize("kernels", ["dense", "simt, depthwise", "Simt", ",", "-dense", "igemm_sm90.ping_pong", "-"])
 def test_unknown_kernels(kernels: str) -> None:
-    match = rf"DECONV_KERNELS must list .*\(depthwise, depthwise.nchw_upsample, .*, but got '{kernels}'"
+    match = rf"DECONV_KERNELS must list .*\(depthwise, depthwise.row_stream, .*, but got '{kernels}'"
     with pytest.raises(core.InvalidArgument, match=match):
         core.make_plan(problem_of(DEPTHWISE, "forward"), kernels=kernels)
 

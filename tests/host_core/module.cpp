@@ -621,23 +621,6 @@ PYBIND11_MODULE(_host_core, m) {
       .def_readonly("tables_at", &NarrowConvPlan::tables_at)
       .def_readonly("shared_bytes", &NarrowConvPlan::shared_bytes)
       .def_readonly("columns_adjacent", &NarrowConvPlan::columns_adjacent);
-  py::class_<DepthwiseBlocksPlan>(m, "DepthwiseBlocksPlan")
-      .def_readonly("parts", &DepthwiseBlocksPlan::parts)
-      .def_readonly("line_blocks", &DepthwiseBlocksPlan::line_blocks)
-      .def_readonly("segments", &DepthwiseBlocksPlan::segments)
-      .def_readonly("segment_rows", &DepthwiseBlocksPlan::segment_rows)
-      .def_readonly("warp_blocks", &DepthwiseBlocksPlan::warp_blocks)
-      .def_readonly("positions", &DepthwiseBlocksPlan::positions)
-      .def_readonly("channel_blocks", &DepthwiseBlocksPlan::channel_blocks)
-      .def_readonly("shared_bytes", &DepthwiseBlocksPlan::shared_bytes)
-      .def_readonly("blocks", &DepthwiseBlocksPlan::blocks);
-  py::class_<DepthwisePacksPlan>(m, "DepthwisePacksPlan")
-      .def_readonly("block_packs", &DepthwisePacksPlan::block_packs)
-      .def_readonly("line_packs", &DepthwisePacksPlan::line_packs)
-      .def_readonly("threads", &DepthwisePacksPlan::threads)
-      .def_readonly("steps", &DepthwisePacksPlan::steps)
-      .def_readonly("shared_bytes", &DepthwisePacksPlan::shared_bytes)
-      .def_readonly("blocks", &DepthwisePacksPlan::blocks);
   py::class_<DepthwiseRowsPlan>(m, "DepthwiseRowsPlan")
       .def_readonly("weight_gradient", &DepthwiseRowsPlan::weight_gradient)
       .def_readonly("channels_inner", &DepthwiseRowsPlan::channels_inner)
@@ -750,11 +733,10 @@ PYBIND11_MODULE(_host_core, m) {
   m.def("partial_run_bytes", &partial_run_bytes, py::arg("peak_bandwidth"));
   py::class_<Plan>(m, "Plan")
       .def_property_readonly(
-          "tile", tile_of<GatherConvPlan, GatherWeightPlan, DepthwiseStripsPlan,
-                          DepthwiseBlocksPlan, DepthwisePacksPlan, DepthwiseRowsPlan, HopperConvPlan, HopperPlanesPlan,
-                          HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan, HopperWeightLinesPlan,
-                          HopperWeightTensorPlan, HopperWeightTurnedPlan, MmaConvPlan, MmaWeightPlan, NarrowConvPlan,
-                          Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>)
+          "tile", tile_of<GatherConvPlan, GatherWeightPlan, DepthwiseStripsPlan, DepthwiseRowsPlan, HopperConvPlan,
+                          HopperPlanesPlan, HopperStridedPlan, HopperFoldedPlan, HopperPicturesPlan,
+                          HopperWeightLinesPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan, MmaConvPlan,
+                          MmaWeightPlan, NarrowConvPlan, Col2imConvPlan, Col2imHopperPlan, SubpixelPlan, MergedPlan>)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms)
       .def("describe", [](const Plan& plan, DType dtype) { return describe(plan, dtype); }, py::arg("dtype"));

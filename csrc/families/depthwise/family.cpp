@@ -22,10 +22,8 @@ void plan(Search& search) {
 }  // namespace
 
 std::string describe_launch(const DepthwiseStripsPlan& plan) { return describe_blocks(plan); }
-std::string describe_launch(const DepthwiseBlocksPlan& plan) { return describe_blocks(plan); }
-std::string describe_launch(const DepthwisePacksPlan& plan) { return describe_blocks(plan); }
 std::string describe_launch(const DepthwiseRowsPlan& plan) { return describe_blocks(plan); }
 
-Family depthwise_family() { return {"depthwise", {"nchw_upsample", "nhwc_upsample", "row_stream"}, plan}; }
+Family depthwise_family() { return {"depthwise", {"row_stream"}, plan}; }
 
 }  // namespace deconv

@@ -14,12 +14,15 @@ inline constexpr int kDepthwiseStrides = 32;  // phases, or planes, of an axis w
 // Taps that a thread of the strips kernel handles between two loads of the same pixels.
 inline constexpr int kDepthwiseTapRows = 3, kDepthwiseTapColumns = 3;
 // Its pixels: the more, the fewer channels each takes.
-constexpr int depthwise_strip(int vector) { return vector == 1 ? 8 : 4; }
+constexpr int depthwise_strip(int channels) { return channels == 1 ? 8 : 4; }
+// Phases of a vector of them, also channels of one in grad_weight.
+constexpr int depthwise_phases(int element) { return element < 4 ? 4 : 16 / element; }
 
 // Any layer, either layout (strips.cuh). Axis 0 is the height and axis 1 the width where channels are innermost; else
 // the other way round. A block's threads: `lanes` along the innermost dimension, then first_slots, then second_slots.
 // Channels innermost: lanes of `vector` channels, of all phases of the width one after the other; slots are strips,
-// then rows. Width innermost: lanes are phases of the width; slots are columns, then strips, then channels.
+// then rows. Width innermost: lanes of `vector` phases of the width (grad_input: one, which adds up a vector of source
+// phases); slots are columns, then strips, then channels.
 struct DepthwiseStripsPlan {
   static constexpr const char* kFamily = "depthwise";
 
@@ -42,45 +45,10 @@ struct DepthwiseStripsPlan {
   Divisor by_block_phases, by_tap_columns, by_chunks[2], by_passes[2], by_first_units, by_second_units;
 };
 
-// Width innermost, one channel a group on either side, kernels of twice the stride (kernels/depthwise/blocks.cuh). The
-// output counts in blocks of the stride, one more along each axis than the input has pixels. A thread has a *run*: 16
-// bytes of columns of one block, in all rows of so many.
-constexpr int depthwise_run(int element) { return 16 / element; }
-struct DepthwiseBlocksPlan {
-  static constexpr const char* kFamily = "depthwise";
-
-  static constexpr int threads = kDepthwiseThreads;
-  int parts = 1;  // runs of a block's line: lanes, a power of two
-  int line_blocks = 1;  // of the output
-  int segments = 1, segment_rows = 1;  // of an image: rows of blocks (forward) or of the input (grad_input)
-  int warp_blocks = 32;  // grad_input: one less than a warp holds; the last is there for its neighbour alone
-  int64_t positions = 0;  // blocks of all lines of all segments and images
-  int channel_blocks = 1;
-  int shared_bytes = 0;
-  int64_t blocks = 0;
-  int splits = 1;
-  Divisor by_line_blocks, by_segments, by_channel_blocks;
-};
-
-// Channels innermost, otherwise as DepthwiseBlocksPlan, forward alone (kernels/depthwise/packs.cuh). A line's columns
-// and channels count in packs of 16 bytes.
-struct DepthwisePacksPlan {
-  static constexpr const char* kFamily = "depthwise";
-
-  int block_packs = 1, line_packs = 1;  // of a row of a block, of a line of the output
-  int threads = kDepthwiseThreads;
-  int steps = 1;  // blocks of a segment of a line, which a thread takes one after the other
-  int splits = 1;
-  int shared_bytes = 0;
-  int64_t blocks = 0;
-  Divisor by_parts, by_segments, by_block_rows, by_block_packs, by_channels;
-};
-
-// One channel a group on either side, a small square kernel without dilation, either layout
-// (kernels/depthwise/rows.cuh). The kernel and the stride are known at compile time. A thread has so many columns of
-// the input, and `stride` times as many of the output: 16 bytes of them; where channels are innermost some pixels of 4
-// bytes of channels, as many as registers hold.
-// What comes in rows: forward, grad_input, grad_weight.
+// One channel a group on either side, a small square kernel without dilation, either layout (row_stream.cuh). The
+// kernel and the stride are known at compile time. A thread has so many columns of the input, and `stride` times as
+// many of the output: 16 bytes of them; where channels are innermost some pixels of 4 bytes of channels, as many as
+// registers hold. What comes in rows: forward, grad_input, grad_weight.
 enum class DepthwiseRowsRead { kInput, kOutput, kBoth };
 constexpr int depthwise_rows_channels(int element, bool channels_inner) { return channels_inner ? 4 / element : 1; }
 // Of channels innermost grad_input has more in float32, so that fewer of the columns it reads are its neighbours'.
@@ -139,6 +107,7 @@ struct DepthwiseRowsPlan {
   DepthwiseRowsRead read = DepthwiseRowsRead::kInput;
   bool channels_inner = false;
   int stride = 1, kernel = 3;
+  int moved = 16;  // bytes at once
   // Threads beside each other, a power of two: along a line of the image or a part of it, or along the channels, then
   // of two warps at most.
   int lanes = 32;

@@ -1,4 +1,4 @@
-// Segments and lanes of the depthwise kernels that walk down rows (kernels/depthwise/rows.cuh).
+// Segments and lanes of row_stream.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -22,29 +22,31 @@ bool is_compiled(const Axis& axis) {
   return any_depthwise_rows([&](auto stride, auto kernel) { return axis.stride == stride && axis.kernel == kernel; });
 }
 
-bool has_multiples(const Tensor4& tensor, int inner, int64_t count) {
-  for (int d = 0; d < 4; ++d) {
-    if (d == inner ? tensor.stride[d] != 1 : tensor.size[d] > 1 && tensor.stride[d] % count != 0) return false;
-  }
-  return true;
-}
-
-bool serves(const Problem& problem, bool channels_inner) {
+// The bytes that move at once; 0 if the kernels do not serve the problem.
+int bytes_at_once(const Problem& problem, bool channels_inner) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
-  if (problem.in_channels != problem.groups || problem.out_channels != problem.groups) return false;
-  const int64_t size = element_size(problem.dtype);
-  if (size > 4 || h.dilation != 1 || w.dilation != 1 || !is_compiled(w)) return false;
-  if (h.kernel != w.kernel || h.stride != w.stride) return false;
+  if (problem.in_channels != problem.groups || problem.out_channels != problem.groups) return 0;
+  const int size = static_cast<int>(element_size(problem.dtype));
+  if (size > 4 || h.dilation != 1 || w.dilation != 1 || !is_compiled(w)) return 0;
+  if (h.kernel != w.kernel || h.stride != w.stride) return 0;
   const int kernel = static_cast<int>(w.kernel), stride = static_cast<int>(w.stride);
   const int64_t more_padding = w.padding - depthwise_rows_padding(kernel, stride);
   if (channels_inner) {
-    const int64_t channels = depthwise_rows_channels(static_cast<int>(size), true);
-    return more_padding % stride == 0 && problem.in_channels % channels == 0 && has_multiples(problem.x, 1, channels) &&
-           has_multiples(problem.y, 1, channels);
+    if (more_padding % stride != 0) return 0;
+    for (const int bytes : {16, 4}) {
+      const int64_t channels = bytes / size;
+      if (problem.groups % channels == 0 && moves_packs(problem, problem.x, 1, channels) &&
+          moves_packs(problem, problem.y, 1, channels)) {
+        return bytes;
+      }
+    }
+    return 0;
   }
-  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, DepthwiseRowsRead::kInput);
-  return more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
-         has_multiples(problem.x, 3, columns) && has_multiples(problem.y, 3, columns * stride);
+  const int columns = depthwise_rows_columns(size, stride, false, DepthwiseRowsRead::kInput);
+  const bool is_whole = more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
+                        moves_packs(problem, problem.x, 3, columns) &&
+                        moves_packs(problem, problem.y, 3, columns * stride);
+  return is_whole ? 16 : 0;
 }
 
 // The columns of threads, and how threads lie beside each other.
@@ -99,13 +101,13 @@ double waves_of(const DepthwiseRowsPlan& p, const Device& device) {
 
 }  // namespace
 
-std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device) {
+std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Problem& problem, const Device& device) {
   if (!device.has_mma) return std::nullopt;  // its asynchronous copies came with compute capability 8.0
   const bool forward = problem.direction == Direction::kForward;
-  const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
   DepthwiseRowsPlan p;
-  p.channels_inner = pixels.stride[1] == 1 && pixels.size[1] > 1;
-  if (!serves(problem, p.channels_inner)) return std::nullopt;
+  p.channels_inner = has_inner_channels(problem);
+  p.moved = bytes_at_once(problem, p.channels_inner);
+  if (p.moved == 0) return std::nullopt;
   const Axis& h = problem.axis[0];
   p.weight_gradient = problem.direction == Direction::kGradWeight;
   p.read = forward             ? DepthwiseRowsRead::kInput
@@ -137,11 +139,8 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   }
   set_segments(p, problem, rows, segments);
 
-  Plan plan;
-  if (p.splits > 1) {
-    plan.workspace_bytes = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
-  }
-  if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || plan.workspace_bytes > kWorkspaceLimit) {
+  const int64_t workspace = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
+  if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || (p.splits > 1 && workspace > kWorkspaceLimit)) {
     return std::nullopt;
   }
   const int step_bytes = depthwise_rows_step_bytes(element, p.stride, p.kernel, p.channels_inner, p.read);
@@ -154,9 +153,7 @@ std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& de
   const double issue = warps_of(p) * thread_cost(p, columns, channels) /
                        (4.0 * device.multiprocessors * busy * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
-  plan.tile = tile_plan(p);
-  plan.estimate_ms = 1e3 * std::max(issue, memory);  // without launches, as the family's other estimates
-  return plan;
+  return std::pair(p, 1e3 * std::max(issue, memory));  // without launches, as the family's other estimate
 }
 
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype) {

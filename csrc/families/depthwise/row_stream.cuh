@@ -22,8 +22,7 @@ namespace deconv {
 template <class T>
 using DepthwiseRowsParams = DepthwiseParams<T, DepthwiseRowsPlan>;
 
-// kMoved: bytes that move at once at most, for they lie on their own boundary in memory; an element's bytes, or so many
-// that a thread's pixel is whole (kWhole), or 16.
+// kMoved: bytes that move at once at most, for they lie on their own boundary in memory: 4 (channels innermost) or 16.
 template <class T, int kStride_, int kKernel_, bool kChannelsInner_, int kMoved_, DepthwiseRowsRead kRead_>
 struct DepthwiseRowsShape {
   using Element = T;
@@ -31,7 +30,6 @@ struct DepthwiseRowsShape {
   static constexpr bool kChannelsInner = kChannelsInner_;
   static constexpr int kMoved = kMoved_;
   static constexpr DepthwiseRowsRead kRead = kRead_;
-  static constexpr bool kWhole = kMoved >= (kChannelsInner ? 4 : 16);
   static constexpr int kChannels = depthwise_rows_channels(sizeof(T), kChannelsInner);
   static constexpr int kColumns = depthwise_rows_columns(sizeof(T), kStride, kChannelsInner, kRead);
   static constexpr int kOutputColumns = kStride * kColumns;
@@ -44,17 +42,6 @@ struct DepthwiseRowsShape {
   static constexpr int kOutputRight = depthwise_rows_output_beside(kKernel, kStride) - kPadding;
   static constexpr int kBlocks = depthwise_rows_blocks(kChannelsInner);
 };
-
-// kCount neighbours.
-template <bool kWhole, int kCount, class T>
-__device__ __forceinline__ void store_pack(T* at, const float (&values)[kCount]) {
-  if constexpr (kWhole) {
-    *reinterpret_cast<RawPack<T, kCount>*>(at) = narrow<T, kCount>(values);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) at[i] = narrow<T>(values[i]);
-  }
-}
 
 // Where a thread is, and what of a line it has.
 template <class Shape>
@@ -105,10 +92,6 @@ struct DepthwiseRowsColumns {
   int first, of_line;
   int64_t step;
 
-  template <int kCount>
-  __device__ __forceinline__ bool are_inside() const {
-    return first >= 0 && first + kCount <= of_line;
-  }
   __device__ __forceinline__ bool is_inside(int i) const {
     return static_cast<unsigned>(first + i) < static_cast<unsigned>(of_line);
   }
@@ -208,20 +191,10 @@ class DepthwiseRow {
   static __device__ __forceinline__ void copy_cells(unsigned char* row, int cell, const T* from, bool is_cell,
                                                     bool exists) {
     constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
-    if constexpr (kMoved >= 4) {
-      const uint32_t to = shared_address(row) + cell * kCell;
+    const uint32_t to = shared_address(row) + cell * kCell;
 #pragma unroll
-      for (int at = 0; at < kTogether * kCell; at += kMoved) {
-        copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), exists);
-      }
-    } else if (is_cell) {
-      constexpr int kElements = kCell / static_cast<int>(sizeof(T));
-      float values[kElements] = {};
-      if (exists) {
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) values[i] = widen(from[i]);
-      }
-      reinterpret_cast<Cell*>(row)[cell] = narrow<T, kElements>(values);
+    for (int at = 0; at < kTogether * kCell; at += kMoved) {
+      copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), exists);
     }
   }
   template <class Word>
@@ -301,27 +274,25 @@ struct DepthwiseRowsWeights {
 template <class Shape, int kColumns>
 __device__ __forceinline__ void store_row(typename Shape::Element* line, const DepthwiseRowsColumns& columns,
                                           const float (&values)[kColumns][Shape::kChannels]) {
+  using T = typename Shape::Element;
   if constexpr (!Shape::kChannelsInner) {
     float own[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) own[i] = values[i][0];
-    store_pack<Shape::kWhole, kColumns>(line, own);
-  } else if (columns.are_inside<kColumns>()) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i, line += columns.step) {
-      store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
-    }
+    *reinterpret_cast<RawPack<T, kColumns>*>(line) = narrow<T, kColumns>(own);
   } else {
+    const bool are_inside = columns.first >= 0 && columns.first + kColumns <= columns.of_line;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i, line += columns.step) {
-      if (columns.is_inside(i)) store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
+      if (!are_inside && !columns.is_inside(i)) continue;
+      *reinterpret_cast<RawPack<T, Shape::kChannels>*>(line) = narrow<T, Shape::kChannels>(values[i]);
     }
   }
 }
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_forward(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_forward(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -400,7 +371,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_grad_input(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_grad_input(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -484,7 +455,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_grad_weight(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_grad_weight(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -525,7 +496,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
   float sums[kKernel][kKernel][kChannels] = {};
   float x[kHistory][kColumns][kChannels] = {};  // row t - a
-#pragma unroll(Shape::kWhole ? kHistory : 1)  // so that rows need not move
+#pragma unroll(kHistory)  // so that rows need not move
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
     for (int a = kHistory - 1; a > 0; --a) {

@@ -1,17 +1,18 @@
 // Depthwise kernels of any kernel, stride, dilation and multiplier, either layout.
 //
-// A thread has a strip: kStrip pixels of one phase along axis 1, kVector channels each. A row of taps meets a window of
-// source pixels in registers:
+// A thread has a strip: kStrip pixels of one phase along axis 1, and of each a vector of neighbours in memory. A row of
+// taps meets a window of source pixels in registers:
 //
 //   forward, grad_input: sums[i] += source[i + k] * weight[k]
 //   grad_weight:         sums[k] += source[i + k] * input[i]
 //
 // Neighbouring threads are neighbours in memory, and windows of neighbouring rows meet in the L1:
 //
-//   channels innermost   axis 0 = height, axis 1 = width; lanes: channels, of all phases of the width one after the
-//                        other; then strips
-//   width innermost      axis 0 = width, axis 1 = height; lanes: phases of the width (grad_weight: source phases); then
-//                        columns
+//   channels innermost   axis 0 = height, axis 1 = width; vectors of channels; lanes: channels, of all phases of the
+//                        width one after the other; then strips
+//   width innermost      axis 0 = width, axis 1 = height; vectors of phases of the width, which share their source
+//                        pixel (forward) or their sum (grad_input); lanes: phases of the width (grad_weight: source
+//                        phases); then columns
 #pragma once
 
 #include "families/depthwise/params.cuh"
@@ -57,10 +58,13 @@ struct DepthwiseThread {
   }
 };
 
-template <class T, int kVector, int kStrip>
+// kPixel, kResult: neighbours that a thread loads and stores at once. Vectors of phases have one of the two.
+template <class T, int kPixel, int kResult>
 class DepthwiseStripsConv {
   using Accum = AccumulatorOf<T>;
-  using Vector = RawPack<T, kVector>;
+  static constexpr int kVector = kPixel > kResult ? kPixel : kResult;
+  static constexpr bool kPhases = kPixel != kResult;
+  static constexpr int kStrip = depthwise_strip(kPhases ? 1 : kVector);
 
  public:
   __device__ __forceinline__ DepthwiseStripsConv(const DepthwiseStripsParams<T>& params, unsigned char* shared)
@@ -82,7 +86,7 @@ class DepthwiseStripsConv {
       c = p.by_channels.remainder(of_line);
       exists = exists && phases[1] < p.axis[1].phases();
     } else {
-      phases[0] = thread.lane;
+      phases[0] = thread.lane * kResult;
       phases[1] = phase;
       c = inner * plan.channel_slots + thread.more;
       exists = exists && c < p.channels;
@@ -101,8 +105,8 @@ class DepthwiseStripsConv {
       const int row = q * steps[0] + phases[0];
       if (row >= p.axis[0].result_size || first_q * steps[1] + phases[1] >= p.axis[1].result_size) break;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        const Accum bias = p.bias != nullptr ? widen(p.bias[c + v]) : Accum(0);
+      for (int v = 0; v < kResult; ++v) {
+        const Accum bias = p.bias != nullptr ? widen(p.bias[kPhases ? c : c + v]) : Accum(0);
 #pragma unroll
         for (int i = 0; i < kStrip; ++i) sums[i][v] = bias;
       }
@@ -114,7 +118,7 @@ class DepthwiseStripsConv {
 #pragma unroll
       for (int i = 0; i < kStrip; ++i) {
         if ((first_q + i) * steps[1] + phases[1] >= p.axis[1].result_size) break;
-        *reinterpret_cast<Vector*>(to) = narrow<T, kVector>(sums[i]);
+        *reinterpret_cast<RawPack<T, kResult>*>(to) = narrow<T, kResult>(sums[i]);
         to += steps[1] * p.result_stride.w;
       }
     }
@@ -124,12 +128,13 @@ class DepthwiseStripsConv {
   const DepthwiseStripsParams<T>& p;
   Accum* weights;  // shared: [sources][tap_rows][tap_columns][weight_pitch], at this thread's channels and phases
   int weight_pitch, c, phases[2];
-  Accum sums[kStrip][kVector];
+  Accum sums[kStrip][kResult];
 
-  // The rows of taps of a result row, source phases merged.
+  // The rows of taps of a result row, source phases merged; of a vector of phases the first.
   __device__ __forceinline__ AxisTaps tap_rows() const {
     if (p.is_forward) return p.taps[0][phases[0]];
-    return {p.axis[0].kernel, 0, 1, -p.axis[0].padding, p.axis[0].dilation};
+    constexpr int kRows = kPhases ? kPixel : 1;
+    return {p.axis[0].kernel / kRows, 0, kRows, -p.axis[0].padding, kRows * p.axis[0].dilation};
   }
 
   __device__ __forceinline__ void stage_weights(int slot) {
@@ -138,7 +143,9 @@ class DepthwiseStripsConv {
     for (int s = 0; s < p.sources(); ++s) {
       const T* weight[kVector];
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) weight[v] = p.weight(c + v, s);
+      for (int v = 0; v < kVector; ++v) {
+        weight[v] = kPhases ? p.weight(c, s) + v * p.other_stride.h : p.weight(c + v, s);
+      }
       for (int e = slot; e < taps; e += slots) {
         const int i = p.plan.by_tap_columns.quotient(e), k = p.plan.by_tap_columns.remainder(e);
         const bool is_tap = i < th.count && k < tw.count;
@@ -176,8 +183,8 @@ class DepthwiseStripsConv {
 
   template <int kTaps>
   __device__ __forceinline__ void add_taps(const T* row, int column, int step, const Accum* weight, int tap_step) {
-    Vector pixels[kStrip + kTaps - 1];
-    load_pixels<kVector>(pixels, row, column, step, p.axis[1].source_size, p.source_stride.w);
+    RawPack<T, kPixel> pixels[kStrip + kTaps - 1];
+    load_pixels<kPixel>(pixels, row, column, step, p.axis[1].source_size, p.source_stride.w);
     Accum taps[kTaps][kVector];
     constexpr int kPack = kVector < kPackSize<Accum> ? kVector : kPackSize<Accum>;
 #pragma unroll
@@ -191,13 +198,13 @@ class DepthwiseStripsConv {
     }
 #pragma unroll
     for (int j = 0; j < kStrip + kTaps - 1; ++j) {
-      Accum pixel[kVector];
-      widen<T, kVector>(pixel, pixels[j]);
+      Accum pixel[kPixel];
+      widen<T, kPixel>(pixel, pixels[j]);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
 #pragma unroll
         for (int k = 0; k < kTaps; ++k) {
-          if (j >= k && j - k < kStrip) sums[j - k][v] += pixel[v] * taps[k][v];
+          if (j >= k && j - k < kStrip) sums[j - k][v % kResult] += pixel[v % kPixel] * taps[k][v];
         }
       }
     }
@@ -206,9 +213,10 @@ class DepthwiseStripsConv {
 
 // A block takes one chunk of taps and one split of the strips for some pairs of channels (channels innermost), or for
 // one pair and all source phases of the width. Its slots share the strips; their sums are added in a fixed order.
-template <class T, int kVector, int kStrip>
+template <class T, int kVector>
 class DepthwiseStripsWeight {
   using Accum = AccumulatorOf<T>;
+  static constexpr int kStrip = depthwise_strip(kVector);
   using Vector = RawPack<T, kVector>;
 
  public:
@@ -316,16 +324,18 @@ class DepthwiseStripsWeight {
   }
 };
 
-template <class T, int kVector, int kStrip, bool kWeight>
-__global__ void __launch_bounds__(kDepthwiseThreads, kWeight || kVector * sizeof(AccumulatorOf<T>) > 16 ? 2 : 3)
+template <class T, int kPixel, int kResult>
+__global__ void __launch_bounds__(kDepthwiseThreads, kPixel * sizeof(AccumulatorOf<T>) > 16 ? 2 : 3)
     depthwise_strips(const __grid_constant__ DepthwiseStripsParams<T> p) {
-  if constexpr (kWeight) {
-    __shared__ AccumulatorOf<T> slot_sums[kDepthwiseThreads * kVector];
-    DepthwiseStripsWeight<T, kVector, kStrip>(p).run(slot_sums);
-  } else {
-    extern __shared__ __align__(16) unsigned char shared[];
-    DepthwiseStripsConv<T, kVector, kStrip>(p, shared).run();
-  }
+  extern __shared__ __align__(16) unsigned char shared[];
+  DepthwiseStripsConv<T, kPixel, kResult>(p, shared).run();
+}
+
+template <class T, int kVector>
+__global__ void __launch_bounds__(kDepthwiseThreads, 2)
+    depthwise_strips_grad_weight(const __grid_constant__ DepthwiseStripsParams<T> p) {
+  __shared__ AccumulatorOf<T> slot_sums[kDepthwiseThreads * kVector];
+  DepthwiseStripsWeight<T, kVector>(p).run(slot_sums);
 }
 
 }  // namespace deconv
