@@ -9,6 +9,7 @@
 namespace deconv {
 
 inline constexpr int kDepthwiseThreads = 256;
+inline constexpr int kDepthwiseSharedBytes = 44 << 10;  // of weights: four blocks may share a multiprocessor
 inline constexpr int kDepthwiseStrides = 32;  // phases, or planes, of an axis whose taps travel with the launch
 
 // Taps that a thread of the strips kernel handles between two loads of the same pixels.

@@ -1,4 +1,4 @@
-// The depthwise family's planner.
+// The planners of the depthwise family's kernels: a plan and its milliseconds.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,8 @@
 
 namespace deconv {
 
-// Nothing where the family does not serve the problem; `considered` then holds the reason.
-std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, const PlannerOptions& options,
-                                   std::vector<Candidate>* considered);
-// For plan_depthwise: the plan of row_stream and its milliseconds, if it serves the problem.
+std::pair<DepthwiseStripsPlan, double> plan_strips(const Problem& problem, const Device& device);
+// Nothing where row_stream does not serve the problem.
 std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Problem& problem, const Device& device);
 
 // True if channels lie innermost in the result, or in the input of grad_weight.

@@ -49,7 +49,7 @@ struct DepthwiseRowsPlace {
   using T = typename Shape::Element;
 
   __device__ __forceinline__ DepthwiseRowsPlace(const DepthwiseRowsParams<T>& p) {
-    BlockIndex block;
+    Digits block(blockIdx.x);
     const int channel_block = block.take(p.plan.by_channel_blocks);  // neighbours in memory at the same time
     split = block.rest();
     const int thread = split * p.plan.threads + static_cast<int>(threadIdx.x);
@@ -76,6 +76,10 @@ struct DepthwiseRowsPlace {
     }
   }
 
+  template <class Pointer>
+  __device__ __forceinline__ Pointer at(Pointer data, const DepthwiseStrides& stride, int row, int column) const {
+    return data + image * stride.n + channel * stride.c + row * stride.h + column * stride.w;
+  }
   // A channel that exists.
   __device__ __forceinline__ int channel_or_first() const { return exists ? channel : 0; }
 
@@ -142,7 +146,11 @@ class DepthwiseRow {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i, from += from_step_) {
       const bool is_cell = (i + 1) * kTogether <= kCells || column_ + i * kTogether < kCells;
-      copy_cells(row, copied_cell_ + i * kTogether * 32, from, is_cell, (inside >> i & 1u) != 0);
+      const uint32_t to = shared_address(row) + (copied_cell_ + i * kTogether * 32) * kCell;
+#pragma unroll
+      for (int at = 0; at < kTogether * kCell; at += kMoved) {
+        copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), (inside >> i & 1u) != 0);
+      }
     }
   }
 
@@ -154,58 +162,40 @@ class DepthwiseRow {
 #pragma unroll
       for (int i = 0; i < kSpan; ++i) widen<T, kChannels>(values[i], cells[i * 32]);
     } else {
-      const Cell raw = *cells;
-      float own[kOwn];
-      widen<T, kOwn>(own, raw);
+      static_assert(kLeft <= kOwn && kRight <= kOwn);
+      constexpr int kInWord = 4 * kOwn / kCell;
+      float own[kOwn], left[kOwn], right[kOwn];
+      widen<T, kOwn>(own, *cells);
+      widen<T, kOwn>(left, shuffle(*cells, lane_ - 1, place.has_left, (kOwn - kLeft) / kInWord, kCell / 4));
+      widen<T, kOwn>(right, shuffle(*cells, lane_ + 1, place.has_right, 0, (kRight + kInWord - 1) / kInWord));
+#pragma unroll
+      for (int i = 0; i < kLeft; ++i) values[i][0] = left[kOwn - kLeft + i];
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) values[kLeft + i][0] = own[i];
-      constexpr int kWords = kCell / 4, kInWord = kOwn / kWords;
-      static_assert(kLeft <= kOwn && kRight <= kOwn);
 #pragma unroll
-      for (int i = 0; i < kLeft; i += kInWord) {  // the nearest word first
-        float word[kInWord];
-        widen_word(word, shuffle(raw.value[kWords - 1 - i / kInWord], lane_ - 1), place.has_left);
-#pragma unroll
-        for (int e = 0; e < kInWord && i + e < kLeft; ++e) values[kLeft - 1 - i - e][0] = word[kInWord - 1 - e];
-      }
-#pragma unroll
-      for (int i = 0; i < kRight; i += kInWord) {
-        float word[kInWord];
-        widen_word(word, shuffle(raw.value[i / kInWord], lane_ + 1), place.has_right);
-#pragma unroll
-        for (int e = 0; e < kInWord && i + e < kRight; ++e) values[kLeft + kOwn + i + e][0] = word[e];
-      }
+      for (int i = 0; i < kRight; ++i) values[kLeft + kOwn + i][0] = right[i];
     }
   }
 
  private:
   // Cells beside each other that one copy takes; each of the threads of a unit then has a part of so many columns.
   static constexpr int kTogether = Shape::kChannelsInner && Shape::kMoved > kCell ? Shape::kMoved / kCell : 1;
+  static constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
   static constexpr int kCopies = (kCells + kTogether - 1) / kTogether;
   int lane_, copied_cell_;  // of the warp
   int column_ = 0;
   int64_t from_first_ = 0, from_step_;
   unsigned inside_ = 0;  // a bit for each copy
 
-  // kTogether cells of a row, from `cell` on.
-  static __device__ __forceinline__ void copy_cells(unsigned char* row, int cell, const T* from, bool is_cell,
-                                                    bool exists) {
-    constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
-    const uint32_t to = shared_address(row) + cell * kCell;
+  // Some words of the cell of another lane; zeros if it is not inside.
+  static __device__ __forceinline__ Cell shuffle(const Cell& cell, int lane, bool is_inside, int first, int end) {
+    Cell words = {};
 #pragma unroll
-    for (int at = 0; at < kTogether * kCell; at += kMoved) {
-      copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), exists);
+    for (int i = first; i < end; ++i) {
+      const auto word = __shfl_sync(0xFFFFFFFFu, cell.value[i], lane & 31);
+      if (is_inside) words.value[i] = word;
     }
-  }
-  template <class Word>
-  static __device__ __forceinline__ Word shuffle(Word word, int lane) {
-    return __shfl_sync(0xFFFFFFFFu, word, lane & 31);
-  }
-  template <class Word, int kInWord>
-  static __device__ __forceinline__ void widen_word(float (&values)[kInWord], Word word, bool is_inside) {
-    RawPack<T, kInWord> pack;
-    pack.value[0] = is_inside ? word : Word{};
-    widen<T, kInWord>(values, pack);
+    return words;
   }
 };
 
@@ -248,27 +238,29 @@ class DepthwiseRowsRing {
   unsigned char *begin_, *next_, *free_;
 };
 
-// The weights of the thread's channels.
-template <class Shape>
-struct DepthwiseRowsWeights {
-  using T = typename Shape::Element;
-  static constexpr int kKernel = Shape::kKernel;
-  float value[kKernel][kKernel][Shape::kChannels];
+// The weights of a thread's channels.
+template <class T, int kKernel, int kChannels>
+__device__ __forceinline__ void load_weights(float (&weights)[kKernel][kKernel][kChannels],
+                                             const DepthwiseRowsParams<T>& p, int channel) {
+#pragma unroll
+  for (int e = 0; e < kKernel * kKernel * kChannels; ++e) {
+    const int v = e % kChannels, k = e / kChannels % kKernel, i = e / kChannels / kKernel;
+    weights[i][k][v] = widen(p.weight(channel + v, 0)[i * p.other_stride.h + k * p.other_stride.w]);
+  }
+}
 
-  __device__ __forceinline__ DepthwiseRowsWeights(const DepthwiseRowsParams<T>& p, int channel) {
+// Moves every row to the next, and zeros to the first.
+template <int kRows, int kColumns, int kChannels>
+__device__ __forceinline__ void move_rows(float (&rows)[kRows][kColumns][kChannels]) {
 #pragma unroll
-    for (int v = 0; v < Shape::kChannels; ++v) {
-      const T* const at = p.weight(channel + v, 0);
+  for (int a = kRows - 1; a >= 0; --a) {
 #pragma unroll
-      for (int i = 0; i < kKernel; ++i) {
-#pragma unroll
-        for (int k = 0; k < kKernel; ++k) {
-          value[i][k][v] = widen(at[i * p.other_stride.h + k * p.other_stride.w]);
-        }
-      }
+    for (int e = 0; e < kColumns * kChannels; ++e) {
+      const int i = e / kChannels, v = e % kChannels;
+      rows[a][i][v] = a > 0 ? rows[a > 0 ? a - 1 : 0][i][v] : 0.0f;
     }
   }
-};
+}
 
 // A thread's columns of a row of the result.
 template <class Shape, int kColumns>
@@ -306,11 +298,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
                                               p.axis[1].source_size, p.source_stride.w};
   const DepthwiseRowsColumns output_columns = {place.run * kColumns, p.axis[1].result_size, p.result_stride.w};
   int t = p.plan.first_row + place.first_row - (Shape::kHistory - 1);
-  const T* input = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                   t * p.source_stride.h + input_columns.first * p.source_stride.w;
+  const T* input = place.at(p.source, p.source_stride, t, input_columns.first);
   int row = t * kStride - p.axis[0].padding;  // of the output
-  T* output = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c + row * p.result_stride.h +
-              output_columns.first * p.result_stride.w;
+  T* output = place.at(p.result, p.result_stride, row, output_columns.first);
   const int steps = p.plan.segment_rows + Shape::kHistory - 1;
   const int end = min(t + steps, p.axis[0].source_size);
   const Row rows(p, place, input_columns);
@@ -321,22 +311,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   };
   ring.fill(copy);
 
-  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+  float weight[kKernel][kKernel][kChannels];
+  load_weights(weight, p, place.channel_or_first());
   float bias[kChannels];
 #pragma unroll
   for (int v = 0; v < kChannels; ++v) bias[v] = p.bias != nullptr ? widen(p.bias[place.channel_or_first() + v]) : 0.0f;
 
   // Output rows that wait for further input.
   constexpr int kWaiting = kKernel - kStride;
-  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels];
-#pragma unroll
-  for (int k = 0; k < kWaiting; ++k) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-      for (int v = 0; v < kChannels; ++v) waiting[k][c][v] = bias[v];
-    }
-  }
+  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels] = {};  // at first of rows that are not stored
   for (int step = 0; step < steps; ++step) {
     float x[Row::kSpan][kChannels];
     rows.read(x, ring.advance(copy), place);
@@ -344,19 +327,17 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
     for (int k = 0; k < kKernel; ++k) {
       float sums[kColumns][kChannels];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
+      for (int e = 0; e < kColumns * kChannels; ++e) {
+        const int c = e / kChannels, v = e % kChannels;
+        float sum = bias[v];
+        if (k < kWaiting) sum = waiting[k][c][v];
 #pragma unroll
-        for (int v = 0; v < kChannels; ++v) {
-          float sum = bias[v];
-          if (k < kWaiting) sum = waiting[k][c][v];
-#pragma unroll
-          for (int i = 0; i < Row::kSpan; ++i) {
-            const int tap = c + Shape::kPadding - kStride * (i - kLeft);
-            if (tap >= 0 && tap < kKernel) sum += x[i][v] * weight.value[k][tap][v];
-          }
-          sums[c][v] = sum;
-          if (k >= kStride) waiting[k - kStride][c][v] = sum;
+        for (int i = 0; i < Row::kSpan; ++i) {
+          const int tap = c + Shape::kPadding - kStride * (i - kLeft);
+          if (tap >= 0 && tap < kKernel) sum += x[i][v] * weight[k][tap][v];
         }
+        sums[c][v] = sum;
+        if (k >= kStride) waiting[k - kStride][c][v] = sum;
       }
       const bool is_row = static_cast<unsigned>(row + k) < static_cast<unsigned>(p.axis[0].result_size);
       if (k < kStride && step >= Shape::kHistory - 1 && place.owns && is_row) {
@@ -386,11 +367,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   const DepthwiseRowsColumns output_columns = {(input_columns.first - p.plan.shift) * kStride + Row::kFirst,
                                                p.axis[1].source_size, p.source_stride.w};
   int row = place.first_row * kStride - p.axis[0].padding;  // of grad_output
-  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  const T* output = place.at(p.source, p.source_stride, row, output_columns.first);
   int complete = place.first_row - (kHistory - 1);  // row of grad_input
-  T* input = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c +
-             complete * p.result_stride.h + input_columns.first * p.result_stride.w;
+  T* input = place.at(p.result, p.result_stride, complete, input_columns.first);
   const int steps = p.plan.segment_rows + kHistory - 1;
   const int end = min(row + steps * kStride, p.axis[0].source_size);
   const Row rows(p, place, output_columns);
@@ -403,20 +382,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
     }
   };
   ring.fill(copy);
-  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+  float weight[kKernel][kKernel][kChannels];
+  load_weights(weight, p, place.channel_or_first());
 
-  float waiting[kHistory][kColumns][kChannels] = {};  // sums of row t - 1 - a; those of the last row are never used
+  float sums[kHistory][kColumns][kChannels] = {};  // of row t - a
   for (int step = 0; step < steps; ++step) {
     const unsigned char* const own = ring.advance(copy);
-    float sums[kHistory][kColumns][kChannels];
-#pragma unroll
-    for (int a = 0; a < kHistory; ++a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) sums[a][i][v] = a > 0 ? waiting[a > 0 ? a - 1 : 0][i][v] : 0.0f;
-      }
-    }
+    move_rows(sums);
 #pragma unroll
     for (int r = 0; r < kStride; ++r) {
       float y[Row::kSpan][kChannels];
@@ -425,23 +397,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
       for (int a = 0; a < kHistory; ++a) {
         if (kStride * a + r >= kKernel) continue;
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
+        for (int e = 0; e < kColumns * kChannels; ++e) {
+          const int i = e / kChannels, v = e % kChannels;
 #pragma unroll
-          for (int v = 0; v < kChannels; ++v) {
-#pragma unroll
-            for (int k = 0; k < kKernel; ++k) {
-              sums[a][i][v] += y[kStride * i + k][v] * weight.value[kStride * a + r][k][v];
-            }
+          for (int k = 0; k < kKernel; ++k) {
+            sums[a][i][v] += y[kStride * i + k][v] * weight[kStride * a + r][k][v];
           }
         }
-      }
-    }
-#pragma unroll
-    for (int a = 0; a < kHistory; ++a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) waiting[a][i][v] = sums[a][i][v];
       }
     }
     if (step >= kHistory - 1 && place.owns && complete < p.axis[0].result_size) {
@@ -475,10 +437,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   const int first_output = place.first_row * kStride - p.axis[0].padding;
   const int output_end = min(first_output + steps * kStride, p.axis[0].source_size);
   int t = place.first_row, row = first_output;  // to copy next
-  const T* input = p.other + place.image * p.other_stride.n + place.channel * p.other_stride.c + t * p.other_stride.h +
-                   input_columns.first * p.other_stride.w;
-  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  const T* input = place.at(p.other, p.other_stride, t, input_columns.first);
+  const T* output = place.at(p.source, p.source_stride, row, output_columns.first);
   const InputRow input_rows(p, place, input_columns);
   const OutputRow output_rows(p, place, output_columns);
   const auto copy = [&](unsigned char* to) {
@@ -498,14 +458,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   float x[kHistory][kColumns][kChannels] = {};  // row t - a
 #pragma unroll(kHistory)  // so that rows need not move
   for (int step = 0; step < steps; ++step) {
-#pragma unroll
-    for (int a = kHistory - 1; a > 0; --a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) x[a][i][v] = x[a - 1][i][v];
-      }
-    }
+    move_rows(x);
     const unsigned char* const own = ring.advance(copy);
     input_rows.read(x[0], own, place);
     const int here = place.first_row + step;
@@ -522,11 +475,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 #pragma unroll
         for (int k = 0; k < kKernel; ++k) {
 #pragma unroll
-          for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-            for (int v = 0; v < kChannels; ++v) {
-              sums[kStride * a + r][k][v] += x[a][i][v] * y[kStride * i + k][v];
-            }
+          for (int e = 0; e < kColumns * kChannels; ++e) {
+            const int i = e / kChannels, v = e % kChannels;
+            sums[kStride * a + r][k][v] += x[a][i][v] * y[kStride * i + k][v];
           }
         }
       }

@@ -26,37 +26,34 @@ using DepthwiseStripsParams = DepthwiseParams<T, DepthwiseStripsPlan>;
 template <int kVector, int kCount, class T>
 __device__ __forceinline__ void load_pixels(RawPack<T, kVector> (&pixels)[kCount], const T* row, int column, int step,
                                             int width, int64_t stride) {
-  using Vector = RawPack<T, kVector>;
-  const T* at = row + column * stride;
-  const int64_t hop = step * stride;
-  if (column >= 0 && column + (kCount - 1) * step < width) {
+  const auto load = [&](auto all_exist) {
+    const T* at = row + column * stride;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      pixels[i] = *reinterpret_cast<const Vector*>(at);
-      at += hop;
+    for (int i = 0; i < kCount; ++i, at += step * stride) {
+      const bool exists = all_exist || (column + i * step >= 0 && column + i * step < width);
+      pixels[i] = exists ? *reinterpret_cast<const RawPack<T, kVector>*>(at) : RawPack<T, kVector>{};
     }
-  } else {
+  };
+  if (column >= 0 && column + (kCount - 1) * step < width) return load(std::true_type());
+  load(std::false_type());
+}
+
+// Calls meet(i, k, v, pixel) for element v of pixel i + k of a window, where the i-th pixel of a strip meets tap k.
+template <class T, int kVector, int kStrip, int kTaps, int kPixel, class Meet>
+__device__ __forceinline__ void slide(const RawPack<T, kPixel> (&window)[kStrip + kTaps - 1], Meet&& meet) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      pixels[i] = Vector{};
-      if (column + i * step >= 0 && column + i * step < width) pixels[i] = *reinterpret_cast<const Vector*>(at);
-      at += hop;
+  for (int j = 0; j < kStrip + kTaps - 1; ++j) {
+    AccumulatorOf<T> pixel[kPixel];
+    widen<T, kPixel>(pixel, window[j]);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+      for (int k = 0; k < kTaps; ++k) {
+        if (j >= k && j - k < kStrip) meet(j - k, k, v, pixel[v % kPixel]);
+      }
     }
   }
 }
-
-// A thread's place among those of its block: lanes first, then slots.
-struct DepthwiseThread {
-  int lane, first, second, more;
-
-  __device__ __forceinline__ explicit DepthwiseThread(const DepthwiseStripsPlan& plan) {
-    const int slot = plan.by_lanes.quotient(threadIdx.x), above = plan.by_first_slots.quotient(slot);
-    lane = plan.by_lanes.remainder(threadIdx.x);
-    first = plan.by_first_slots.remainder(slot);
-    second = plan.by_second_slots.remainder(above);
-    more = plan.by_second_slots.quotient(above);
-  }
-};
 
 // kPixel, kResult: neighbours that a thread loads and stores at once. Vectors of phases have one of the two.
 template <class T, int kPixel, int kResult>
@@ -72,28 +69,29 @@ class DepthwiseStripsConv {
 
   __device__ __forceinline__ void run() {
     const DepthwiseStripsPlan& plan = p.plan;
-    const DepthwiseThread thread(plan);
-    BlockIndex block;
+    Digits thread(threadIdx.x), block(blockIdx.x);
+    const int lane = thread.take(plan.by_lanes), first_slot = thread.take(plan.by_first_slots);
+    const int second_slot = thread.take(plan.by_second_slots), channel_slot = thread.rest();
     const int inner = block.take(plan.by_blocks_inner);
-    const int first = block.take(plan.by_blocks_first) * plan.first_slots + thread.first;
-    int second = block.take(plan.by_blocks_second) * plan.rows * plan.second_slots + thread.second;
+    const int first = block.take(plan.by_blocks_first) * plan.first_slots + first_slot;
+    int second = block.take(plan.by_blocks_second) * plan.rows * plan.second_slots + second_slot;
     const int phase = block.take(plan.by_block_phases), n = block.rest();
-    bool exists = thread.more < plan.channel_slots;
+    bool exists = channel_slot < plan.channel_slots;
     if (plan.channels_inner) {
-      const int of_line = (inner * plan.lanes + thread.lane) * kVector;
+      const int of_line = (inner * plan.lanes + lane) * kVector;
       phases[0] = phase;
       phases[1] = p.by_channels.quotient(of_line);
       c = p.by_channels.remainder(of_line);
       exists = exists && phases[1] < p.axis[1].phases();
     } else {
-      phases[0] = thread.lane * kResult;
+      phases[0] = lane * kResult;
       phases[1] = phase;
-      c = inner * plan.channel_slots + thread.more;
+      c = inner * plan.channel_slots + channel_slot;
       exists = exists && c < p.channels;
     }
     weight_pitch = plan.channel_slots * plan.lanes * kVector;
-    weights += (thread.more * plan.lanes + thread.lane) * kVector;
-    if (exists) stage_weights(thread.second * plan.first_slots + thread.first);
+    weights += (channel_slot * plan.lanes + lane) * kVector;
+    if (exists) stage_weights(second_slot * plan.first_slots + first_slot);
     __syncthreads();
     if (!exists) return;
 
@@ -196,18 +194,8 @@ class DepthwiseStripsConv {
         for (int u = 0; u < kPack; ++u) taps[k][v + u] = pack.value[u];
       }
     }
-#pragma unroll
-    for (int j = 0; j < kStrip + kTaps - 1; ++j) {
-      Accum pixel[kPixel];
-      widen<T, kPixel>(pixel, pixels[j]);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-        for (int k = 0; k < kTaps; ++k) {
-          if (j >= k && j - k < kStrip) sums[j - k][v % kResult] += pixel[v % kPixel] * taps[k][v];
-        }
-      }
-    }
+    slide<T, kVector, kStrip, kTaps, kPixel>(
+        pixels, [&](int i, int k, int v, Accum pixel) { sums[i][v % kResult] += pixel * taps[k][v]; });
   }
 };
 
@@ -224,8 +212,8 @@ class DepthwiseStripsWeight {
 
   __device__ __forceinline__ void run(Accum* slot_sums) {
     const DepthwiseStripsPlan& plan = p.plan;
-    const int lane = plan.by_lanes.remainder(threadIdx.x), slot = plan.by_lanes.quotient(threadIdx.x);
-    BlockIndex block;
+    Digits thread(threadIdx.x), block(blockIdx.x);
+    const int lane = thread.take(plan.by_lanes), slot = thread.rest();
     const int pass_w = block.take(plan.by_passes[1]), pass_h = block.take(plan.by_passes[0]);
     const int inner = block.take(plan.by_blocks_inner), split = block.rest();
     const int pair = plan.channels_inner ? (inner * plan.lanes + lane) * kVector : inner;
@@ -289,6 +277,9 @@ class DepthwiseStripsWeight {
       Vector x[kStrip];
       load_pixels<kVector>(x, input + n * p.other_stride.n + q * p.other_stride.h, column, 1, p.axis[1].result_size,
                            p.other_stride.w);
+      Accum wide_x[kStrip][kVector];
+#pragma unroll
+      for (int j = 0; j < kStrip; ++j) widen<T, kVector>(wide_x[j], x[j]);
       const int step = p.axis[1].stride, source_column = (column + shift[1]) * step + source_phase[1];
 #pragma unroll
       for (int i = 0; i < kDepthwiseTapRows; ++i) {
@@ -297,28 +288,8 @@ class DepthwiseStripsWeight {
         Vector y[kStrip + kColumns - 1];
         load_pixels<kVector>(y, grad + n * p.source_stride.n + row * p.source_stride.h, source_column, step,
                              p.axis[1].source_size, p.source_stride.w);
-        multiply<kColumns>(sums[i], x, y);
-      }
-    }
-  }
-
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(Accum (&sums)[kDepthwiseTapColumns][kVector],
-                                                  const Vector (&raw)[kStrip],
-                                                  const Vector (&y)[kStrip + kColumns - 1]) {
-    Accum x[kStrip][kVector];
-#pragma unroll
-    for (int i = 0; i < kStrip; ++i) widen<T, kVector>(x[i], raw[i]);
-#pragma unroll
-    for (int j = 0; j < kStrip + kColumns - 1; ++j) {
-      Accum pixel[kVector];
-      widen<T, kVector>(pixel, y[j]);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) {
-          if (j >= k && j - k < kStrip) sums[k][v] += pixel[v] * x[j - k][v];
-        }
+        slide<T, kVector, kStrip, kColumns, kVector>(
+            y, [&](int j, int k, int v, Accum pixel) { sums[i][k][v] += pixel * wide_x[j][v]; });
       }
     }
   }

@@ -1,8 +1,7 @@
-// Blocks and splits of the depthwise family.
+// Blocks and splits of strips.
 #include "families/depthwise/planner.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/correlation.h"
 #include "planner/cost_model.h"
@@ -10,7 +9,6 @@
 namespace deconv {
 namespace {
 
-constexpr int kSharedBytes = 44 << 10;  // of a block, that four may share a multiprocessor
 constexpr int kRowsOfThread = 16, kBlocksPerMultiprocessor = 4, kWeightBlocksPerMultiprocessor = 2;
 constexpr int kFirstRounds = 3;  // what a split's beginning costs, in strips of a thread
 
@@ -20,7 +18,6 @@ constexpr double kRowCost = 20, kPixelCost = 4;  // a row of taps; one load, wit
 // Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200; 2.7 to 4.1
 // without groups, in grad_weight and in grad_input of many channels from one.
 constexpr double kMeasuredOverCounted = 1.5, kMeasuredOverCountedAlone = 3.2;
-
 // Axis 0 and 1 as the strips kernel has them: how many taps a phase or plane has at most, and the pixels between them.
 struct StripsAxis : AxisGeometry {
   StripsAxis(const Problem& problem, int a) : AxisGeometry(geometry(problem, a)) {
@@ -31,39 +28,12 @@ struct StripsAxis : AxisGeometry {
   int most_taps, tap_pitch;
 };
 
-std::string refusal(const Problem& problem) {
-  if (problem.x.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
-  if (problem.in_channels_per_group() != 1 && problem.out_channels_per_group() != 1) {
-    return "takes one input or one output channel a group";
-  }
-  for (const Axis& axis : problem.axis) {
-    if (axis.stride > kDepthwiseStrides) return "takes strides up to 32";
-    if (axis.output >= 1 << 16 || axis.input >= 1 << 16) return "takes extents below 65536";
-  }
-  if (problem.in_channels * problem.out_channels_per_group() * problem.batch > INT32_MAX ||
-      problem.batch * problem.axis[0].input * problem.axis[1].input > INT32_MAX) {
-    return "takes fewer than 2^31 pixels, and pairs of channels, of all images together";
-  }
-  return "";
-}
-
-int64_t sums_bytes(const Problem& problem) {
-  return problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
-}
-int64_t workspace_bytes(int splits, const Problem& problem) { return splits > 1 ? splits * sums_bytes(problem) : 0; }
-
-std::string refusal(const DepthwiseStripsPlan& tile, const Problem& problem) {
-  if (workspace_bytes(tile.splits, problem) > kWorkspaceLimit) return "needs more workspace than 64 MiB";
-  if (tile.shared_bytes > kSharedBytes) return "keeps weights in 44 KiB of shared memory, which these exceed";
-  if (tile.blocks > INT32_MAX) return "needs more blocks than one grid may have";
-  return "";
-}
-
 // Splits of the `rounds` that each of `blocks` has: those which end first, of the numbers that just fill some waves.
 int64_t splits_of(int64_t rounds, int64_t blocks, const Problem& problem, const Device& device) {
   constexpr int kMostWaves = 16;
+  const int64_t sums = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
   const int64_t at_once = static_cast<int64_t>(kWeightBlocksPerMultiprocessor) * device.multiprocessors;
-  const int64_t most = std::max<int64_t>(1, std::min(kWorkspaceLimit / sums_bytes(problem), rounds));
+  const int64_t most = std::max<int64_t>(1, std::min(kWorkspaceLimit / sums, rounds));
   int64_t best = 1, least = INT64_MAX;
   for (int64_t wave = 0; wave < kMostWaves; ++wave) {
     const int64_t splits = std::clamp<int64_t>((ceil_div(blocks, at_once) + wave) * at_once / blocks, 1, most);
@@ -119,7 +89,7 @@ double set_blocks(DepthwiseStripsPlan& tile, const Problem& problem, const Devic
                           static_cast<int64_t>(accumulator_size(problem.dtype));
   const int64_t line = channels * strips.phases() / tile.vector;  // threads side by side, of channels innermost
   tile.lanes = inner ? lanes_of(line) : rows.phases() / (forward ? phases : 1);
-  while (inner && tile.lanes > 1 && tile.lanes * weights > kSharedBytes) tile.lanes /= 2;
+  while (inner && tile.lanes > 1 && tile.lanes * weights > kDepthwiseSharedBytes) tile.lanes /= 2;
   const int strip = depthwise_strip(inner ? tile.vector : 1);
   const int64_t all_rows = rows.phase_size(0), all_strips = ceil_div(strips.phase_size(0), strip);
   const int64_t first = inner ? all_strips : all_rows, second = inner ? all_rows : all_strips;
@@ -128,7 +98,7 @@ double set_blocks(DepthwiseStripsPlan& tile, const Problem& problem, const Devic
   tile.first_slots = static_cast<int>(ceil_div(first, tile.blocks_first));
   tile.second_slots = static_cast<int>(std::min(slots / tile.first_slots, second));
   if (!inner) {
-    const int64_t most = std::max<int64_t>(1, kSharedBytes / (tile.lanes * weights));
+    const int64_t most = std::max<int64_t>(1, kDepthwiseSharedBytes / (tile.lanes * weights));
     tile.channel_slots = static_cast<int>(std::min({slots / (tile.first_slots * tile.second_slots), channels, most}));
   }
   tile.blocks_inner = static_cast<int>(inner ? ceil_div(line, tile.lanes) : ceil_div(channels, tile.channel_slots));
@@ -172,7 +142,8 @@ double set_passes(DepthwiseStripsPlan& tile, const Problem& problem, const Devic
   return kItemCost + loads * (kPixelCost + tile.vector / 2.0) + strip * tile.vector * tile.chunk[0] * tile.chunk[1];
 }
 
-// The plan and the seconds that its warp instructions take to issue; float64 has half of the rate.
+}  // namespace
+
 std::pair<DepthwiseStripsPlan, double> plan_strips(const Problem& problem, const Device& device) {
   DepthwiseStripsPlan tile;
   tile.channels_inner = has_inner_channels(problem);
@@ -201,13 +172,14 @@ std::pair<DepthwiseStripsPlan, double> plan_strips(const Problem& problem, const
   const int64_t rounds = tile.weight_gradient ? tile.blocks / tile.splits * ceil_div(tile.units, tile.first_slots)
                                               : tile.blocks * tile.rows;
   const double warps = static_cast<double>(rounds) * kDepthwiseThreads / 32;
-  // Two blocks keep a multiprocessor busy.
-  const double busy = std::min(device.multiprocessors * 1.0,
-                               static_cast<double>(std::max<int64_t>(tile.blocks, 1)) / 2);
-  return {tile, of_strip * warps / (busy * kClock) * static_cast<double>(accumulator_size(problem.dtype)) / 16};
+  const int64_t busy = std::min<int64_t>(2 * device.multiprocessors, tile.blocks);  // two blocks a multiprocessor
+  const double issue = of_strip * warps / (2.0 * static_cast<double>(busy) * kClock) *
+                       static_cast<double>(accumulator_size(problem.dtype)) / 4;  // float64 has half of the rate
+  const bool is_alone = problem.groups == 1 && (tile.weight_gradient || (problem.direction == Direction::kGradInput &&
+                                                                         problem.in_channels > problem.out_channels));
+  const double measured = (is_alone ? kMeasuredOverCountedAlone : kMeasuredOverCounted) * issue;
+  return {tile, 1e3 * (measured + static_cast<double>(problem.bytes()) / device.bandwidth)};
 }
-
-}  // namespace
 
 bool has_inner_channels(const Problem& problem) {
   const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
@@ -221,41 +193,6 @@ bool moves_packs(const Problem& problem, const Tensor4& tensor, int inner, int64
     if (tensor.size[d] > 1 && (d == inner ? tensor.stride[d] != 1 : tensor.stride[d] % count != 0)) return false;
   }
   return true;
-}
-
-std::string describe(const DepthwiseStripsPlan& plan, DType) {
-  std::ostringstream text;
-  text << plan.lanes << " lanes of " << plan.vector << (plan.channels_inner ? " channels x " : " phases x ")
-       << plan.first_slots;
-  if (!plan.weight_gradient) text << 'x' << plan.second_slots << 'x' << plan.channel_slots;
-  text << (plan.channels_inner ? " strips of columns" : " strips of rows");
-  if (!plan.weight_gradient) text << ", " << plan.rows << " each";
-  return text.str();
-}
-
-std::optional<Plan> plan_depthwise(const Problem& problem, const Device& device, const PlannerOptions& options,
-                                   std::vector<Candidate>* considered) {
-  std::string tile_name, reason = refusal(problem);
-  std::optional<Plan> best;
-  if (reason.empty()) {
-    const auto consider = [&](const auto& tile, double ms) {
-      consider_plan(best, "depthwise family", tile, workspace_bytes(tile.splits, problem), ms, problem.dtype,
-                    considered);
-    };
-    const auto [tile, seconds] = plan_strips(problem, device);
-    reason = refusal(tile, problem);
-    tile_name = ", " + describe(tile, problem.dtype);
-    const bool is_alone = problem.groups == 1 &&
-                          (problem.direction == Direction::kGradWeight ||
-                           (problem.direction == Direction::kGradInput && problem.in_channels > problem.out_channels));
-    const double measured = (is_alone ? kMeasuredOverCountedAlone : kMeasuredOverCounted) * seconds;
-    if (reason.empty()) consider(tile, 1e3 * (measured + static_cast<double>(problem.bytes()) / device.bandwidth));
-    if (options.allows("depthwise", "row_stream")) {
-      if (const auto rows = plan_row_stream(problem, device)) consider(rows->first, rows->second);
-    }
-  }
-  if (considered && !reason.empty()) considered->push_back({"depthwise family" + tile_name, 0, reason});
-  return best;
 }
 
 }  // namespace deconv
