@@ -46,8 +46,7 @@ int64_t splits_of(int64_t rounds, int64_t blocks, const Problem& problem, const 
 // Lanes that leave few threads idle; the more, the longer the pieces of memory.
 int lanes_of(int64_t inner) {
   const auto busy = [inner](int lanes) {
-    return static_cast<double>(kDepthwiseThreads / lanes * lanes) * static_cast<double>(inner) /
-           static_cast<double>(round_up(inner, lanes));
+    return static_cast<double>(kDepthwiseThreads / lanes * inner) / static_cast<double>(ceil_div(inner, lanes));
   };
   if (inner % 32 == 0) return 32;
   int best = static_cast<int>(std::min<int64_t>(inner, 128));

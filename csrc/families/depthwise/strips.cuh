@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_pixels(RawPack<T, kVector> (&pixels)[kCount
     const T* at = row + column * stride;
 #pragma unroll
     for (int i = 0; i < kCount; ++i, at += step * stride) {
-      const bool exists = all_exist || (column + i * step >= 0 && column + i * step < width);
+      const bool exists = all_exist.value || (column + i * step >= 0 && column + i * step < width);
       pixels[i] = exists ? *reinterpret_cast<const RawPack<T, kVector>*>(at) : RawPack<T, kVector>{};
     }
   };
