@@ -128,7 +128,7 @@ def test_unserved_calls_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         x, weight = torch.empty(1, 4, 5, 5, device="cuda", dtype=torch.complex64), torch.empty(4, 3, 2, 2)
         weight = weight.to(x)
 
-    eager = lambda: _eager.plain_forward(x, weight, None, (1, 1), (0, 0), (0, 0), 1, (1, 1))  # noqa: E731
+    eager = lambda: _eager.plain_forward(x, weight, None, (1, 1, 0, 0, 0, 0, 1, 1, 1))  # noqa: E731
     below = lambda: torch.ops.deconv._warn_unserved("cuda:1 and Half")  # noqa: E731
     for calls, what in (((eager, below, eager), "cuda:0 and torch.complex64"), ((below, eager), "cuda:1 and Half")):
         monkeypatch.setattr(_ops, "_warned", [])

@@ -32,7 +32,7 @@ def _run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("ablate --kernels hopper --plans-only", "unknown: hopper; DECONV_KERNELS takes simt, "),
+        ("ablate --kernels hopper --plans-only", "unknown: hopper; DECONV_KERNELS takes depthwise, "),
         ("ablate --without igemm_sm90.x --plans-only", "unknown: igemm_sm90.x; "),
         (f"compare {TOOLS}", f"LIBRARY is {TOOLS}; there is no such file"),
         (f"compare {LIBRARY} --rounds 0", "--rounds is 0; it must be at least 1"),

@@ -1,4 +1,4 @@
-// A problem as its kernels see it: axes with constants, and forward and grad_input as one computation (taps.h).
+// A problem as kernels see it: constants of each axis, and forward and grad_input as one computation (core/taps.h).
 #pragma once
 
 #include "core/problem.h"
@@ -20,7 +20,7 @@ inline AxisGeometry geometry(const Problem& problem, int axis) {
   return g;
 }
 
-// Forward and grad_input as what they are: a correlation of a source that yields a result.
+// Forward and grad_input in one form: a correlation of a source that yields a result.
 struct Correlation {
   const Tensor4& source;
   const Tensor4& result;
@@ -33,15 +33,15 @@ inline Correlation correlation(const Problem& problem) {
   return {problem.y, problem.x, problem.out_channels_per_group(), problem.in_channels_per_group()};
 }
 
-// Columns are adjacent, and four of them, from a multiple of four on, lie inside the image or outside and are one
-// aligned load, given an aligned base. A stride along which there is one element alone says nothing.
+// True if four columns from a multiple of four on are one aligned load, all inside or all outside the image, given an
+// aligned base. Skips the stride of an axis with one element: it may be anything.
 inline bool packs_four_columns(const Tensor4& tensor) {
   const auto packs = [&](int axis) { return tensor.size[axis] == 1 || tensor.stride[axis] % 4 == 0; };
   return tensor.stride[3] == 1 && tensor.size[3] % 4 == 0 && packs(0) && packs(1) && packs(2);
 }
 
-// Channels lie next to each other and every pixel starts at a multiple of `pack` elements, given a base that does. A
-// stride along which there is one element alone says nothing.
+// True if channels are adjacent and every pixel starts at a multiple of `pack` elements, given a base that does. Skips
+// the stride of an axis with one element: it may be anything.
 inline bool packs_along_channels(const Tensor4& tensor, int64_t channels_per_group, int64_t pack) {
   const auto packs = [&](int axis) { return tensor.size[axis] == 1 || tensor.stride[axis] % pack == 0; };
   return tensor.stride[1] == 1 && channels_per_group % pack == 0 && packs(0) && packs(2) && packs(3);

@@ -1,4 +1,4 @@
-// Division by a number that the host knows at launch: one multiplication instead of a division of some 20 instructions.
+// Division by a number known at launch: one multiplication instead of some 20 instructions.
 #pragma once
 
 #include <cstdint>

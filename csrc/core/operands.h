@@ -3,7 +3,7 @@
 
 namespace deconv {
 
-// `result` is output, grad_input or grad_weight by direction, the operands the others.
+// `result`: output, grad_input or grad_weight, by direction. The operands are the other tensors.
 struct Operands {
   const void* x = nullptr;     // input (forward, grad_weight)
   const void* w = nullptr;     // weight (forward, grad_input)

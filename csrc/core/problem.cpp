@@ -95,7 +95,7 @@ void read_weight(Problem& problem, const TensorArg& weight) {
   }
 }
 
-// The output extents, from the input's; shared by the three directions.
+// Infers the output's extents from the input's, for all three directions.
 void infer_output(Problem& problem, int64_t height, int64_t width, const char* argument, const Sizes& given) {
   const std::array<int64_t, 2> input{height, width};
   for (int a = 0; a < 2; ++a) {
@@ -125,7 +125,7 @@ void check_output(const Problem& problem, const Tensor4& grad_output, const Size
   }
 }
 
-// Torch's rule: channels_last out when either operand is; never for float64, nor where cuDNN refuses the call.
+// Torch's rule: channels_last if either operand is; never for float64, nor where cuDNN refuses the call.
 Layout choose_layout(const Problem& problem, const Tensor4& a, const Tensor4& b) {
   const bool cudnn_refuses = problem.axis[0].output_padding >= problem.axis[0].stride ||
                              problem.axis[1].output_padding >= problem.axis[1].stride;

@@ -24,7 +24,7 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A 4-D tensor as it lies in memory; sizes and strides in elements, order (N, C, H, W).
+// A 4-D tensor in memory; sizes and strides in elements, order (N, C, H, W).
 struct Tensor4 {
   std::array<int64_t, 4> size{};
   std::array<int64_t, 4> stride{};
@@ -35,7 +35,7 @@ struct Tensor4 {
 
 Tensor4 dense(std::array<int64_t, 4> size, Layout layout);
 
-// What one axis (height or width) of the operator does.
+// One axis (height or width) of the operator.
 struct Axis {
   int64_t input = 0;   // extent of the forward input
   int64_t output = 0;  // extent of the forward output
@@ -46,25 +46,26 @@ struct Axis {
   int64_t dilation = 1;
 };
 
-// Where a result goes whose pixels are blocks of another one's: element k of row r of channel m of the block at (h, w),
-// k fastest, then r, is pixel (h * height + r - shift_h, w * width + k - shift_w) of channel m there, if that exists.
+// Where to store a result whose pixels are blocks of another result (lowerings/sub_pixel). Element k of row r of
+// channel m of the block at (h, w), k fastest, then r, is pixel (h * height + r - shift_h, w * width + k - shift_w) of
+// channel m there, if that exists.
 struct ResultBlocks {
   int64_t height = 1, width = 1;  // of a block
-  int64_t shift_h = 0, shift_w = 0;  // less than these
+  int64_t shift_h = 0, shift_w = 0;  // below height and width
   int64_t size_h = 1, size_w = 1;  // of an image
   int64_t stride_n = 0, stride_c = 0, stride_h = 0;  // elements; columns are adjacent
-  int64_t line = 1;  // neighbouring columns that are channels of the bias, one after the other
-  // The weight's elements from a channel to the next, and from a row of a block; from a column, as its strides say.
+  int64_t line = 1;  // adjacent columns that are channels of the bias, in order
+  // Elements of the weight from one channel to the next, and from one row of a block; columns use the weight's stride.
   int64_t weight_c = 0, weight_h = 0;
-  bool weight_in_blocks = true;  // these are what the weight's strides say, too
+  bool weight_in_blocks = true;  // the weight's own strides give the same addresses
 };
 
 struct Problem {
   Direction direction = Direction::kForward;
   DType dtype = DType::kFloat32;
   bool allow_tf32 = false;  // float32 operands may be rounded to TF32
-  // An operand begins off 16 bytes. First: input, or grad_output in grad_input; second: weight, or grad_output in
-  // grad_weight.
+  // True if an operand's address is not a multiple of 16 bytes. First: input, or grad_output in grad_input. Second:
+  // weight, or grad_output in grad_weight.
   bool unaligned_first = false, unaligned_second = false;
   std::array<Axis, 2> axis;  // height, width
   int64_t batch = 0;
@@ -77,14 +78,14 @@ struct Problem {
   Tensor4 w;  // weight (in_channels, out_channels / groups, kernel height, kernel width) or its gradient
   Tensor4 y;  // forward output or its gradient
   Layout result_layout = Layout::kContiguous;
-  std::optional<ResultBlocks> blocks;  // forward: the result is not kept as `y` says but there (subpixel.h)
+  std::optional<ResultBlocks> blocks;  // forward: stores the result there instead of in `y` (lowerings/sub_pixel)
 
   int64_t in_channels_per_group() const { return in_channels / groups; }
   int64_t out_channels_per_group() const { return out_channels / groups; }
   const Tensor4& result() const;
   std::vector<int64_t> result_sizes() const;  // without the batch dimension for a 3-D call
   std::vector<int64_t> result_strides() const;
-  double flops() const;   // multiplications and additions that a dense kernel does, edge taps included
+  double flops() const;  // multiplications and additions of a dense kernel, edge taps included
   int64_t bytes() const;  // each tensor read or written once
   std::string describe() const;
 };

@@ -1,4 +1,4 @@
-// A problem as a key of a map: every number of it that a plan may depend on, and the device.
+// A problem as the key of a map: every number that a plan may depend on, and the device.
 #pragma once
 
 #include <array>

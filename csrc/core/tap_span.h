@@ -1,4 +1,4 @@
-// Where the taps of one axis reach: what decides how much of the source a tile needs.
+// How far the taps of one axis reach, which decides how much of the source a tile needs.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,11 @@ namespace deconv {
 struct TapSpan {
   int origin = 0;  // smallest shift of any tap
   int length = 0;  // largest shift minus smallest
-  int most = 0, least = 0;  // taps of the fullest (phase, plane), and of the emptiest that has any
-  int most_of_phase = 0;  // taps of the fullest phase, over all planes
+  int most = 0, least = 0;  // taps of the fullest (phase, source phase), and of the emptiest that has any
+  int most_of_phase = 0;  // taps of the fullest phase, over all source phases
 };
 
-// The planes that any tap reads, by their first source pixel: a dilation or a small kernel may leave some out. One at
-// least.
+// The source phases that any tap reads, by first pixel; at least one. A dilation or a small kernel may skip some.
 inline std::vector<int> used_planes(const AxisGeometry& axis) {
   std::vector<int> used;
   for (int plane = 0; plane < axis.planes(); ++plane) {

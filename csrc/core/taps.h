@@ -2,12 +2,12 @@
 //
 // On each axis, output pixel o, input pixel i and tap k meet where  o + padding = i * stride + k * dilation.
 //
-// Forward and grad_input are the same computation on each axis: a stride-1 correlation of one *plane* of the source
-// (every source_step-th pixel, from source_start on) that yields one *phase* of the result (every result_step-th
-// pixel, from result_start on). With s the stride:
-//   forward:    source = input,       one plane;  result = output in s phases, one plane each;
-//   grad_input: source = grad_output, s planes;   result = one phase, the sum over the planes.
-// Taps whose k * dilation has the right residue mod s serve a (phase, plane) pair; they are equally spaced.
+// Forward and grad_input are the same computation on each axis: a stride-1 correlation of one *source phase* (`plane`:
+// every source_step-th pixel of the source, from pixel `plane` on) that yields one *phase* of the result (every
+// result_step-th pixel, from pixel `phase` on). With s the stride:
+//   forward:    source = input,       one source phase;   result = output in s phases;
+//   grad_input: source = grad_output, s source phases;    result = one phase, the sum over the source phases.
+// Taps with the right residue of k * dilation mod s serve a (phase, source phase) pair; they are equally spaced.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@
 
 namespace deconv {
 
-// The taps t = 0 .. count-1 of one (phase, plane) pair on one axis, in rising source order:
+// The taps t = 0 .. count-1 of one (phase, source phase) pair on one axis, in rising source order:
 //   weight index  k = first_tap + t * tap_step
-//   source pixel  (q + first_shift + t * shift_step) * source_step + source_start   for the phase's q-th pixel.
+//   source pixel  (q + first_shift + t * shift_step) * source_step + plane   for the phase's q-th pixel.
 struct AxisTaps {
   int count = 0;
   int first_tap = 0;
@@ -43,10 +43,10 @@ struct AxisGeometry {
 
   DECONV_HOST_DEVICE int source_step() const { return is_forward ? 1 : stride; }
   DECONV_HOST_DEVICE int result_step() const { return is_forward ? stride : 1; }
-  // Those that hold a pixel at all: a stride may reach beyond the image.
+  // Count only those that hold a pixel: the stride may exceed the image.
   DECONV_HOST_DEVICE int phases() const { return result_step() < result_size ? result_step() : result_size; }
   DECONV_HOST_DEVICE int planes() const { return source_step() < source_size ? source_step() : source_size; }
-  // Pixels of phase `phase`: q = 0 .. phase_size-1 stand for result pixels q * result_step + phase.
+  // Pixels of a phase: q = 0 .. phase_size-1 stand for result pixels q * result_step + phase.
   DECONV_HOST_DEVICE int phase_size(int phase) const {
     return phase < result_size ? (result_size - phase - 1) / result_step() + 1 : 0;
   }
@@ -63,7 +63,7 @@ DECONV_HOST_DEVICE int gcd(int a, int b) {
 
 DECONV_HOST_DEVICE int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
-// The taps that serve result phase `phase` from source plane `plane` (one of the two is 0, by direction).
+// The taps that serve result phase `phase` from source phase `plane`; one of the two is 0, by direction.
 DECONV_HOST_DEVICE AxisTaps axis_taps(const AxisGeometry& axis, int phase, int plane) {
   AxisTaps taps;
   const int s = axis.stride, d = axis.dilation;
@@ -88,7 +88,7 @@ DECONV_HOST_DEVICE AxisTaps axis_taps(const AxisGeometry& axis, int phase, int p
   return taps;
 }
 
-// The one (phase, plane) pair that tap k serves, and its shift there: the same relation, seen from the tap.
+// The one (phase, source phase) pair that tap k serves, and its shift there.
 struct TapPlace {
   int phase, plane, shift;
 };
@@ -98,7 +98,7 @@ DECONV_HOST_DEVICE TapPlace tap_place(const AxisGeometry& axis, int k) {
   return axis.is_forward ? TapPlace{residue, 0, -steps} : TapPlace{0, residue, steps};
 }
 
-// The source pixel that tap k of a result pixel reads; -1: none.
+// The source pixel that tap k of a result pixel reads, or -1.
 DECONV_HOST_DEVICE int source_pixel(const AxisGeometry& axis, int result, int k) {
   if (!axis.is_forward) {
     const int at = result * axis.stride - axis.padding + k * axis.dilation;
@@ -108,12 +108,14 @@ DECONV_HOST_DEVICE int source_pixel(const AxisGeometry& axis, int result, int k)
   return reach >= 0 && at * axis.stride == reach && at < axis.source_size ? at : -1;
 }
 
-// The same without phases: result pixel q's tap k reads source pixel q * source_step + window_shift, if that exists.
+// The same without phases (forward: for stride 1). Tap k of result pixel q reads, if it exists, source pixel
+//   q * source_step + window_shift.
 DECONV_HOST_DEVICE int window_shift(const AxisGeometry& axis, int k) {
   return axis.is_forward ? axis.padding - k * axis.dilation : k * axis.dilation - axis.padding;
 }
 
-// An axis with one input pixel has no stride to speak of. With one this long every tap has a phase or plane of its own.
+// With one input pixel the stride has no effect. Returns the axis with a stride so long that every tap has a phase or
+// source phase of its own.
 DECONV_HOST_DEVICE AxisGeometry without_idle_taps(AxisGeometry axis) {
   const int input = axis.is_forward ? axis.source_size : axis.result_size;
   const int output = axis.is_forward ? axis.result_size : axis.source_size;

@@ -1,12 +1,11 @@
-// Asynchronous copies from global to shared memory, each by the thread that asks for it, with names: compute capability
-// 8.0 and later.
+// cp.async: copies from global to shared memory, issued by every thread for itself. Compute capability 8.0 and later.
 #pragma once
 
 #include <cstdint>
 
 namespace deconv {
 
-// 16 bytes, of which the first `bytes` come from global memory and the others are zero.
+// 16 bytes: the first `bytes` from global memory, then zeros.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -19,7 +18,7 @@ __device__ __forceinline__ void copy_4(uint32_t to, const void* from, int bytes)
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// The same without a branch, if wanted.
+// The same if wanted, predicated instead of branching.
 __device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void* from, int bytes) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16, %3;\n}" ::"r"(
                    static_cast<int>(wanted)),
@@ -33,14 +32,14 @@ __device__ __forceinline__ void copy_16_if(bool wanted, uint32_t to, const void*
                : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending groups of this thread are on the way.
+// Waits until at most kPending groups of this thread are pending.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// kBytes, 4, 8 or 16, or as many zeros; nothing without `wanted`. 16 bytes pass by the L1 unless kCached.
+// kBytes (4, 8 or 16), zeros unless `exists`; nothing unless `wanted`. 16 bytes bypass the L1 unless kCached.
 template <int kBytes, bool kCached>
 __device__ __forceinline__ void copy_if(bool wanted, uint32_t to, const void* from, bool exists) {
   const int bytes = exists ? kBytes : 0;

@@ -1,8 +1,7 @@
-// The instructions of tensor cores from compute capability 8.0 on, with names: fragments of operands, products; and the
-// asynchronous copies that bring them. Earlier GPUs get empty kernels, and no plan.
+// Tensor cores from compute capability 8.0 on: matrix loads and mma.sync, with names. Earlier GPUs get empty kernels
+// and no plan.
 //
-// A product takes 32 bytes of the sum's dimension: 16 elements of 16 bits, or 8 of float32. In 32-bit words all element
-// types have one layout:
+// An mma takes 32 bytes of K: 16 elements of 16 bits, or 8 of float32. In 32-bit words all types have one layout:
 //   operand A, 16 rows x 8 words:     lane holds words (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
 //   operand B, 8 columns x 8 words:   lane holds words (g, t), (g, t + 4)
 //   sums, 16 rows x 8 columns:        lane holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
@@ -48,7 +47,7 @@ __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
                : "memory");
 }
 
-// Four 8x8 matrices of 16 bits, or 8x4 words; lane i has the address of row i % 8 of matrix i / 8.
+// Four 8x8 matrices of 16 bits, or 8x4 words; lane i addresses row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -56,7 +55,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address
                : "memory");
 }
 
-// The same of 16 bits, each matrix transposed: a lane has two neighbouring rows of one column.
+// The same for 16 bits, each matrix transposed: a lane has two neighbouring rows of one column.
 __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -64,7 +63,7 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[4], uint3
                : "memory");
 }
 
-// Two of them; lanes 0 to 15 have the addresses.
+// Two such matrices; lanes 0 to 15 address the rows.
 __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[2], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(v[0]), "=r"(v[1])
@@ -72,7 +71,7 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&v)[2], uint3
                : "memory");
 }
 
-// Of two neighbours of such matrices, each row of four lanes, the one that begins `rows` later than the first.
+// From two such matrices, `second` after `first`, with four lanes a row: the matrix that begins `rows` rows later.
 __device__ __forceinline__ uint32_t turned(uint32_t first, uint32_t second, int rows, int lane) {
   return __shfl_sync(~0u, lane / 4 < rows ? second : first, (lane + 4 * rows) % 32);
 }
@@ -114,7 +113,7 @@ __device__ __forceinline__ uint32_t round_to_tf32(uint32_t value) {
 #endif
   return rounded;
 }
-// What that leaves, of either sign: so what products of two such parts leave out cancels.
+// What rounding leaves. It has either sign, so the products of two remainders that are left out cancel.
 __device__ __forceinline__ uint32_t rest_of_tf32(uint32_t value) {
   return __float_as_uint(__uint_as_float(value) - __uint_as_float(round_to_tf32(value)));
 }

@@ -1,4 +1,4 @@
-// Stores of a lane's results without a branch, if wanted.
+// Stores of a lane's results if wanted, predicated instead of branching.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,5 @@
-// Small device building blocks with names: element conversion, 16-byte packs, division by a constant.
+// Small building blocks of kernels: element conversion, 16-byte packs, programmatic dependent launch, division by a
+// constant.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -44,6 +45,20 @@ struct alignas(sizeof(T) * kCount) Pack {
   T value[kCount];
 };
 
+// Packs two neighbours in one word, each rounded once.
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
 template <class T>
 inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 
@@ -51,14 +66,15 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Before the end of this grid the next one may take the room that blocks leave, if it was launched for that
-// (kernel_launch.cuh).
+// Programmatic dependent launch: before this grid ends, the next may take the room that blocks leave, if it was
+// launched for that (launch/kernel_launch.cuh).
 __device__ __forceinline__ void start_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Waits for the end of the grids before. Every grid that was started early must, or its own end would not mean theirs.
+// Waits for the end of the grids before. Every grid that was started early must wait, or its own end would not imply
+// theirs.
 __device__ __forceinline__ void await_predecessors() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,4 +1,5 @@
-// Hopper's asynchronous machinery with names: barriers that count bytes, bulk and tensor copies, proxies.
+// Asynchronous machinery of sm_90, with names: barriers that count bytes, setmaxnreg, bulk and tensor copies (TMA),
+// clusters, the swizzle.
 #pragma once
 
 #include <cuda.h>
@@ -18,7 +19,7 @@ __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Registers of each thread of a warpgroup from here on: those that some leave, others may take.
+// Sets the registers of each thread of the calling warpgroup: those that some release, others may take.
 template <int kCount>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -28,7 +29,7 @@ __device__ __forceinline__ void leave_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// Ordinary writes to shared memory become visible to the tensor cores and the copy engine.
+// Makes ordinary writes to shared memory visible to the async proxy: wgmma and TMA.
 __device__ __forceinline__ void fence_to_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
@@ -36,7 +37,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, u
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// From shared to global memory; shared memory has to stay until wait_bulk_out.
+// From shared to global memory. Shared memory must stay unchanged until wait_bulk_out.
 __device__ __forceinline__ void copy_bulk_out(void* global, uint32_t shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
                : "memory");
@@ -62,7 +63,7 @@ __device__ __forceinline__ void copy_tensor(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
-// The same to all blocks of the cluster whose bits are set, at the same address, and to a barrier of each.
+// Multicast: the same to all blocks of the cluster whose bits are set, at the same address, and to a barrier of each.
 __device__ __forceinline__ void copy_tensor_to_all(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int c0,
                                                    int c1, int c2, int c3, uint16_t blocks) {
   asm volatile(
@@ -72,7 +73,7 @@ __device__ __forceinline__ void copy_tensor_to_all(uint32_t shared, const CUtens
       : "memory");
 }
 
-// From shared to global memory; shared memory has to stay until wait_copies_out has waited for those committed.
+// From shared to global memory. Shared memory must stay unchanged until wait_copies_out has waited for the commit.
 __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t shared, int c0, int c1, int c2, int c3,
                                                 int c4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
@@ -80,15 +81,15 @@ __device__ __forceinline__ void copy_tensor_out(const CUtensorMap* map, uint32_t
                : "memory");
 }
 __device__ __forceinline__ void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory has been read, but for the last kPending commits; what was written may still be on its way.
+// Waits until shared memory has been read, except by the last kPending commits. Writes to global memory may be pending.
 template <int kPending>
 __device__ __forceinline__ void wait_copies_out_but() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void wait_copies_out() { wait_copies_out_but<0>(); }
 
-// Blocks that run at once and see each other's shared memory: which of them this is, and which cluster. A block that
-// was launched without is a cluster by itself.
+// Clusters: blocks that run at once and see each other's shared memory. This block's rank, and the cluster's index. A
+// block that was launched without clusters is one by itself.
 __device__ __forceinline__ int cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -103,13 +104,13 @@ __device__ __forceinline__ int cluster_index() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// What lies at `address` of this block's shared memory, in that of the block with this rank.
+// The address, in the shared memory of the block with this rank, that corresponds to `address` here.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
-// At the barrier of the block with this rank; without a branch, if wanted.
+// Arrives at the barrier of the block with this rank if wanted, predicated instead of branching.
 __device__ __forceinline__ void barrier_arrive_cluster_if(bool wanted, uint32_t barrier, int rank) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%1];\n}" ::"r"(
                    static_cast<int>(wanted)),
@@ -130,7 +131,7 @@ __device__ __forceinline__ void store_cluster(uint32_t address, int rank, float4
                : "memory");
 }
 
-// Where byte `offset` of a tile of rows of 128 or 64 bytes lies: the swizzle that TMA writes and wgmma reads.
+// Where byte `offset` of a tile with rows of 128 or 64 bytes lies: the swizzle that TMA writes and wgmma reads.
 __device__ __forceinline__ uint32_t swizzled(uint32_t offset, uint32_t row_bytes = 128) {
   return offset ^ ((offset >> 3) & (row_bytes - 16));
 }
@@ -140,7 +141,7 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
                "r"(value.w)
                : "memory");
 }
-// The same without a branch, if wanted.
+// The same if wanted, predicated instead of branching.
 __device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint32_t value) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.b32 [%1], %2;\n}" ::"r"(static_cast<int>(wanted)),
                "r"(address), "r"(value)

@@ -1,11 +1,10 @@
-// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, tiles of 128-byte swizzled rows in shared memory (K-major also of 64
-// bytes), or A in registers.
-// Tiles are K-major (a row is one m or n); of 16-bit elements A, or both, or B beside A in registers, also MN-major (a
-// row is one k).
+// wgmma: acc[64 x N] += A[64 x K] * B[N x K]^T, A and B as swizzled tiles in shared memory, or A in registers.
 //
-// A tile may start at any row of a swizzled buffer and its 8-row groups may be any multiple of 128 bytes apart
-// (measured on an H200, with the descriptor's base offset 0; rows of 64 bytes: any multiple of 64), which is what lets
-// one halo serve every tap.
+//   K-major tile    a row is one m or n: 128 bytes, or 64
+//   MN-major tile   a row is one k; 16-bit elements only: A, or both, or B with A in registers
+//
+// A tile may start at any row of a swizzled buffer, and its 8-row groups may lie any multiple of 128 bytes apart (rows
+// of 64 bytes: of 64), with the descriptor's base offset 0 (measured on an H200). So one halo serves every tap.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,15 +14,15 @@
 
 namespace deconv::hopper {
 
-// Descriptor of a tile of rows of 128 or 64 bytes at shared address `address` whose groups of 8 rows are `group_bytes`
-// apart.
+// Descriptor of a K-major tile with rows of 128 or 64 bytes at shared address `address`; groups of 8 rows lie
+// `group_bytes` apart.
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t group_bytes, int row_bytes = 128) {
   constexpr uint64_t kSwizzle128 = 1ull << 62, kSwizzle64 = 2ull << 62, kUnusedLeading = 1ull << 16;
   return (row_bytes == 128 ? kSwizzle128 : kSwizzle64) | kUnusedLeading |
          static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
-// The same for an MN-major tile, whose rows of 128, 64 or 32 bytes along N are in blocks that are `block_bytes` apart.
+// The same for an MN-major tile: rows of 128, 64 or 32 bytes along M or N, in blocks that lie `block_bytes` apart.
 __device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_t block_bytes,
                                                        uint32_t group_bytes = 1024, int row_bytes = 128) {
   constexpr uint64_t kSwizzle128 = 1ull << 62, kSwizzle64 = 2ull << 62, kSwizzle32 = 3ull << 62;
@@ -40,23 +39,23 @@ template <int kPending>
 __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// The accumulators are not to be read or written by the compiler across this point.
+// Keeps the compiler from reading or writing the accumulators across this point.
 template <int kCount>
 __device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-// One instruction: K is 32 bytes of each row. `accumulate` 0 overwrites acc. Element is what the rows hold; float
-// rows are read as TF32.
+// One wgmma: K is 32 bytes of each row. `accumulate` 0 overwrites acc. Element is what the rows hold; float is read as
+// TF32.
 template <class Element, int kN>
 struct Mma;
 
-// The same of 16-bit elements with A M-major.
+// The same for 16-bit elements with A M-major.
 template <class Element, int kN>
 struct MmaMajorM;
 
-// The same of 16-bit elements with both tiles MN-major.
+// The same for 16-bit elements with both tiles MN-major.
 template <class Element, int kN>
 struct MmaMajorN;
 

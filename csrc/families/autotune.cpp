@@ -5,11 +5,11 @@
 namespace deconv {
 namespace {
 
-// All in turn, so that a drift, and a clock that rises with the first runs, meet all alike.
-constexpr int kFirstRuns = 2;    // of every candidate, after one that warms up
-constexpr int kFurtherRuns = 5;  // of those within kContends of the quickest
+// Candidates run in turn, so that clock drift and the first runs' rising clock affect all alike.
+constexpr int kFirstRuns = 2;    // runs of each candidate, after one warm-up
+constexpr int kFurtherRuns = 5;  // more runs of those within kContends of the fastest
 constexpr double kContends = 1.15;
-constexpr double kNoise = 0.98;  // a plan replaces that of make_plan below this part of its time
+constexpr double kNoise = 0.98;  // replace make_plan's plan only below this fraction of its time
 
 struct Contender {
   const Candidate* candidate;
@@ -23,7 +23,7 @@ struct Contender {
   }
 };
 
-// The candidates with the least estimates, that of `chosen` first.
+// The candidates with the lowest estimates, that of `chosen` first.
 std::vector<const Candidate*> shortlist(const std::vector<Candidate>& considered, const std::string& chosen,
                                         int64_t most) {
   std::vector<const Candidate*> list;

@@ -1,4 +1,4 @@
-// Plan, problem and pointers in, kernels on the caller's stream; no torch.
+// Launches the kernels of a plan on the caller's stream; no torch. launch/instances.py writes its source at build time.
 #pragma once
 
 #include <cuda_runtime_api.h>

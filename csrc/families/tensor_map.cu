@@ -24,7 +24,7 @@ TensorMapEncode find_encode() {
   return reinterpret_cast<TensorMapEncode>(function);
 }
 
-// Of the elements that the tensor cores read. TF32 is rounded on the way.
+// Type of the elements that tensor cores read. For float32, TMA rounds to TF32.
 CUtensorMapDataType type_of(DType dtype) {
   return dtype == DType::kFloat32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
          : dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
@@ -61,7 +61,7 @@ bool encode_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, co
                 swizzle, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Dimensions of a result, of strides in elements.
+// Makes dimensions from strides in elements.
 struct DimensionOf {
   int64_t element;  // bytes
 
@@ -70,7 +70,7 @@ struct DimensionOf {
   }
 };
 
-// Columns adjacent: runs of columns, of all channels; the runs of a line; lines; images.
+// Columns adjacent: runs of columns; channels; runs of a line; lines; images.
 bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
                         CUtensorMap* maps) {
   const Correlation c = correlation(problem);
@@ -91,8 +91,8 @@ bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
-// Rows of columns, of so many bytes of channels, of one image and group: of planes, whose columns are adjacent, as they
-// lie; else swizzled pixels.
+// Boxes of `channel_bytes` of channels, `columns` columns and `rows` rows of one image and group. planes: columns are
+// adjacent, boxes are not swizzled; otherwise boxes hold swizzled pixels.
 bool encode_halo_map(const Problem& problem, const Tensor4& layout, bool planes, int64_t channel_bytes, int rows,
                      int columns, const void* source, CUtensorMap* map) {
   const int64_t channels = correlation(problem).source_channels;
@@ -120,11 +120,11 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   const int64_t channels = correlation(problem).source_channels;
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t size = element_size(problem.dtype);
-  const bool seen_by_warps = plan.source != HopperSource::kTensor || plan.parts == 2;  // before the tensor cores
+  const bool seen_by_warps = plan.source != HopperSource::kTensor || plan.parts == 2;  // TMA must not round
   const CUtensorMapDataType type = problem.dtype == DType::kFloat32 && seen_by_warps ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                                      : type_of(problem.dtype);
   const bool raw = plan.source == HopperSource::kTransposed;
-  // Pixels that no tap reads lie between others: these are fetched as a whole.
+  // Pixels that no tap reads lie between others: fetch whole pixels, 256 bytes at a time.
   const bool apart = layout.stride[1] == 1 && layout.size[1] * size % 256 == 0 && plan.planes_w < axis[1].source_step();
   const CUtensorMapL2promotion fetched = apart ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
                                                : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
@@ -134,7 +134,7 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     cuuint64_t extent[2], bytes[2];
     int64_t offset = 0;
     for (int a = 0; a < 2; ++a) {
-      const bool all = raw && a == 1;  // a raw row holds the columns of all planes
+      const bool all = raw && a == 1;  // a raw row holds the columns of all source phases
       const int step = all ? 1 : axis[a].source_step(), first = all ? 0 : start[a];
       extent[a] = (axis[a].source_size - first - 1) / step + 1;
       bytes[a] = static_cast<cuuint64_t>(layout.stride[2 + a] * step * size);
@@ -146,8 +146,8 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
     const auto channel_bytes = static_cast<cuuint64_t>(layout.stride[1] * size);
     const auto group_bytes = static_cast<cuuint64_t>(groups > 1 ? group_stride * size : 16);
     const auto extent_of = [](int64_t n) { return static_cast<cuuint32_t>(n); };
-    // As kernels/hopper/source.cuh asks for it: the channels, then the axes of a halo from the innermost on, then the
-    // group; or raw (width, channel, height, image, group).
+    // The order of coordinates in load_source.cuh: channels, the axes of a halo from the innermost on, group. Raw boxes
+    // (load_source_nchw.cuh): width, channel, height, image, group.
     const Dimension n{batch, image_bytes, extent_of(plan.halo.n)}, h{extent[0], bytes[0], extent_of(plan.halo.h)},
         w{extent[1], bytes[1], extent_of(raw ? plan.raw_width : plan.halo.w)},
         c{channel_count, channel_bytes, extent_of((raw ? plan.raw_row_bytes : plan.row_bytes) / size)},
@@ -243,10 +243,10 @@ bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, cons
   const int across = plan.phases_w / phases;
   for (int group = 0; group < plan.phase_groups; ++group) {
     const int phase_h = group / across, phase_w = group % across * phases;
-    // Columns of two phases are all columns.
+    // With two phases side by side all columns are stored.
     const int64_t columns = phases > 1 ? c.result.size[3] : w_axis.phase_size(phase_w);
     const int64_t step_w = phases > 1 ? 1 : w_axis.result_step();
-    // Of one line of a warpgroup, in the order of a halo's rows: of one image, one image row, or one row of columns.
+    // One line of a warpgroup, in the order of a halo's rows: of one image, one image row, or one row of columns.
     const Dimension channels = dimension(c.result_channels, 1, static_cast<int>(row_bytes / size)),
                     n = dimension(images, c.result.stride[0], by_batch ? 8 : 1),
                     h = dimension(h_axis.phase_size(phase_h), h_axis.result_step() * c.result.stride[2],
@@ -268,7 +268,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
   const int64_t size = element_size(problem.dtype), next = problem.w.stride[forward ? 1 : 0];  // result channel
   int64_t row = problem.w.size[forward == major_m ? 1 : 0];
   for (int a = 0; a < 2; ++a) row += (problem.axis[a].kernel - 1) * problem.w.stride[2 + a];
-  if (major_m) {  // of forward
+  if (major_m) {  // forward only
     const Dimension none{1, 16, 1};
     const Dimension source{static_cast<cuuint64_t>(problem.w.size[0]),
                            static_cast<cuuint64_t>(problem.w.stride[0] * size),
@@ -281,7 +281,7 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
     return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(step * next * size),
                      static_cast<cuuint32_t>(box)};
   };
-  // Of kHopperPermutedChannels channels the rows count bits 0, 2, 3, 1, where they are permuted.
+  // Permuted rows count the bits of a channel within kHopperPermutedChannels in the order 0, 2, 3, 1.
   const bool permuted = hopper_permutes_rows(plan, static_cast<int>(size));
   const int64_t all = problem.w.size[forward ? 1 : 0];
   const Dimensions order{Dimension{static_cast<cuuint64_t>(row), 0, static_cast<cuuint32_t>(plan.row_bytes / size)},

@@ -1,4 +1,5 @@
-// Tensor maps (TMA) of the Hopper family's operands and results.
+// Tensor maps (TMA) for igemm_sm90 and col2im. Every encode_* is false if the driver has no tensor maps or refuses this
+// tensor.
 #pragma once
 
 #include <cuda.h>
@@ -12,45 +13,40 @@
 
 namespace deconv {
 
-// The driver's function, found at run time (the extension does not link to libcuda); null without it.
+// The driver's function, found at run time because the extension does not link to libcuda; null without it.
 using TensorMapEncode = decltype(&cuTensorMapEncodeTiled);
 TensorMapEncode tensor_map_encode();
 
-// One map a plane of the source, which lies as `layout` says at `source`, groups `group_stride` elements apart. False
-// if the driver has no tensor maps or refuses this tensor.
+// One map for each source_phase of the source, which has the layout `layout` at `source`; groups lie `group_stride`
+// elements apart.
 bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps);
 
-// The map of a contiguous source's pieces (hopper_planes_plan.h): pixels of neighbouring channels, one of each class,
-// such channels, group, image. False as above.
+// Pieces of an NCHW source (plan_1tap.h): pixels; channels of one class; group; image.
 bool encode_planes_map(const Problem& problem, int classes, const void* source, CUtensorMap* map);
 
-// The map of the halos of strided planes (hopper_strided_plan.h): columns, channels, rows, image, group. False as
-// above.
+// Halos of conv_stride2.cuh (plan_stride2.h): columns, channels, rows, image, group.
 bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map);
 
-// The maps of folded products (hopper_folded_plan.h): pixels of an image, channels, group, image; and of weights rows,
-// each a tap of a channel, source channels, group. False as above.
+// Operands of col2im's whole images (plan_whole_images.h). Source: pixels of an image, channels, group, image. Weights:
+// rows (a tap of a channel each), source channels, group.
 bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
                         CUtensorMap* source_map, CUtensorMap* weight_map);
 
-// The map of a source that the col2im family's kernel for Hopper takes (col2im_hopper_plan.h): columns and channels, or
-// channels and columns, rows, image, group. False as above.
+// Source of col2im (plan_sm90.h): columns and channels, or channels and columns, then rows, image, group.
 bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map);
 
-// The same for the Hopper family's kernel for few result channels (hopper_pictures_plan.h); lines have all pixels for
-// columns. And of the result, if it leaves by copies (else null): columns of all channels that are adjacent,
-// other channels, rows, image. False as above.
+// The same for conv_all_phases.cuh (plan_all_phases.h); lines have all pixels as columns. The result's map, unless
+// `result` is null: columns of all channels that are adjacent, other channels, rows, image.
 bool encode_pictures_maps(const Problem& problem, const HopperPicturesPlan& plan, const void* source,
                           const void* result, CUtensorMap* source_map, CUtensorMap* result_map);
 
-// The maps of the result, so many images of it, one for each phase group, for plans that copy a tile's lines to it; at
-// hopper_result_map. False as above.
+// Maps of `images` images of the result, one for each phase group at hopper_result_map, for plans that store by TMA.
 bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
                         CUtensorMap* maps);
 
-// The map of weights in place: rows of adjacent source channels, all taps of a result channel in one; result channels
-// in the order of operand A's rows. False as above.
+// Weights in place. K-major: rows of adjacent source channels, all taps of a result channel in one; result channels in
+// the order of operand A's rows. M-major: rows of adjacent result channels.
 bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map);
 
 }  // namespace deconv

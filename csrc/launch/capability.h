@@ -3,8 +3,7 @@
 
 namespace deconv {
 
-// The compute capability, 10 * major + minor, that the kernels which the current device runs were compiled for; 0 where
-// this build has none for it.
+// Compute capability, 10 * major + minor, of the code that the current device runs; 0 if this build has none for it.
 int kernels_capability();
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// What every launcher of forward and grad_input tells its kernel, as a correlation (taps.h): members by their names.
+// Sets the parameters that kernels of forward and grad_input share, by member name, as a correlation (core/taps.h).
 #pragma once
 
 #include "core/correlation.h"
@@ -6,7 +6,7 @@
 
 namespace deconv {
 
-// source, result and their strides, batch, channels of a group, axes.
+// Source, result and their strides, bias, batch, channels of a group, axes.
 template <class T, class Params>
 void set_images(Params& p, const Problem& problem, const Operands& operands) {
   const Correlation c = correlation(problem);

@@ -22,9 +22,9 @@ int kernels_capability() {
 }
 
 cudaError_t allow_shared_bytes(const void* kernel, int bytes) {
-  constexpr int kAlwaysAllowed = 32 << 10;  // of 48 KiB, in which static shared memory counts, too
+  constexpr int kAlwaysAllowed = 32 << 10;  // below the default of 48 KiB, which static shared memory shares
   if (bytes <= kAlwaysAllowed) return cudaSuccess;
-  static std::mutex mutex;  // so that no thread lowers what another one raised
+  static std::mutex mutex;  // keeps a thread from lowering what another raised
   static std::map<std::pair<const void*, int>, int> allowed;  // by kernel and device
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);

@@ -1,4 +1,4 @@
-// What every launcher does: raise the shared-memory limit where needed, launch, report.
+// Shared by all launchers: raises the shared-memory limit if needed, launches a kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,17 +11,17 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// Before a launch with so much dynamic shared memory. Asks the driver only for more than was asked for before.
+// Raises the limit of dynamic shared memory if needed. Asks the driver only for more than before.
 cudaError_t allow_shared_bytes(const void* kernel, int bytes);
-// Whether the code for the current device knows kEarly.
+// True if the code for the current device supports kEarly.
 bool can_start_early();
 
-// kEarly: beside the last blocks of the kernel before, as soon as all of those have called start_dependents
-// or ended; the kernel calls await_predecessors where it needs their results. As kAfter in code for less than compute
-// capability 9.0.
+// kEarly: programmatic dependent launch. The kernel starts once all blocks of the kernel before have called
+// start_dependents or ended; it calls await_predecessors where it needs their results. The same as kAfter in code for
+// less than compute capability 9.0.
 enum class Start { kAfter, kEarly };
 
-// cluster: so many blocks run at once and see each other's shared memory (compute capability 9.0).
+// cluster: blocks that run at once and see each other's shared memory (compute capability 9.0).
 template <class Params>
 cudaError_t launch_kernel(void (*kernel)(Params), int64_t blocks, int threads, int shared_bytes, cudaStream_t stream,
                           const Params& params, Start start = Start::kAfter, int cluster = 1) {

@@ -1,4 +1,4 @@
-// What every launcher of grad_weight tells its kernel: members by their names.
+// Sets the parameters that kernels of grad_weight share, by member name.
 #pragma once
 
 #include "core/operands.h"
@@ -21,7 +21,7 @@ void set_weight_result(Params& p, const Problem& problem, const Operands& operan
   p.kernel_w = static_cast<int>(problem.axis[1].kernel);
 }
 
-// The same, the operands with their strides, and the geometry.
+// The same, and the operands with their strides, and the geometry.
 template <class T, class Params>
 void set_weight_gradient(Params& p, const Problem& problem, const Operands& operands) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];

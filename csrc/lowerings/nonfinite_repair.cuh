@@ -1,8 +1,8 @@
-// Computes again, tap by tap in ordinary float32, what is not finite.
+// Recomputes results that are not finite, tap by tap in float32.
 //
-// Tensor cores multiply zeros that fill up operand A as well (folded columns, merged groups), and float32 in parts: Inf
-// then makes NaN where it does not belong. The convolution sets a flag where a sum is not finite; without it this
-// kernel ends at once.
+// Some plans of igemm_sm90 multiply zeros that fill operand A (folded columns, merged groups), or float32 in parts
+// (tf32x3). Inf then makes NaN in sums that it does not belong to. The convolution sets a flag if a sum is not finite;
+// without the flag this kernel ends at once.
 #pragma once
 
 #include "core/taps.h"
@@ -64,7 +64,7 @@ __global__ void repair_kernel(const __grid_constant__ RepairParams<T> p) {
       return digit;
     };
     int m, h, w;
-    if (p.result_m == 1) {  // neighbouring threads take neighbours in memory
+    if (p.result_m == 1) {  // adjacent threads take adjacent elements
       m = take(channels), w = take(width), h = take(height);
     } else {
       w = take(width), h = take(height), m = take(channels);

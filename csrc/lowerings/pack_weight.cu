@@ -1,4 +1,4 @@
-// The kernels that pack weights for the Hopper family, apart from those that use them.
+// The kernels that pack weights for igemm_sm90, compiled apart from the kernels that read them.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

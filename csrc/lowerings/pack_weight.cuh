@@ -1,10 +1,10 @@
-// The weights as the Hopper kernels consume them: for each group and tile of result channels, one stage after the
-// other, in order of use: [phase group][plane][chunk][phase][tap row][tap column], each 64 swizzled rows of
-// plan.row_bytes (twice for two parts), two such tiles for 128 channels. Slots that a (phase, plane) with fewer taps
-// leaves are never read.
+// Weights in igemm_sm90's order of use: for each group and tile of result channels, stage after stage:
+//   [phase group][source phase][k_block][phase][tap row][tap column]
+// A stage is 64 swizzled rows of plan.row_bytes (tf32x3: twice), two such tiles for 128 channels. Stages left over
+// where a (phase, source phase) has fewer taps are never read.
 //
-// plan.tile.fold columns in the rows (stride and dilation 1): column f reads, with tap t, the pixel that column 0 reads
-// with tap t + f. So the stage of slot u holds tap u - f for column f, and zeros where there is none.
+// plan.tile.fold columns share the rows (stride and dilation 1). Column f reads with tap t the pixel that column 0
+// reads with tap t + f, so the stage of slot u holds tap u - f for column f, zeros where there is none.
 //
 // plan.merge groups share a tile: their weights are blocks on its diagonal, the rest are zeros.
 #pragma once
@@ -13,13 +13,14 @@
 
 #include "core/divisor.h"
 #include "device/tf32_split.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
+#include "device/tma_sm90.cuh"
+#include "families/igemm_sm90/row_order.cuh"
 #include "lowerings/repack.cuh"
 
 namespace deconv::hopper {
 
-// Where a tap of one axis belongs: what it adds to the number of its stage, and which of its (phase, plane)'s taps it
-// is, of how many: none, where the pair holds no pixel.
+// A tap's place along one axis: what it adds to the number of its stage, its index among the taps of its (phase, source
+// phase), and their number: 0 where the pair holds no pixel.
 struct TapSlot {
   int stage;
   int16_t slot, slots;
@@ -32,28 +33,28 @@ template <class T>
 struct PackParams {
   const T* weight;
   int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
-  // Result channels that are elements of blocks (ResultBlocks): of a row of one, rows, and how far these and blocks lie
-  // apart; else all are elements of one row.
+  // Where result channels are elements of blocks (ResultBlocks): a block's width and height, and how far blocks and
+  // their rows are apart in the weight. Otherwise all channels are elements of one row.
   Divisor block_width, block_height;
   int64_t weight_block, weight_block_h;
   unsigned char* packed;
-  int* not_finite;  // cleared, for the convolution may set it
+  int* not_finite;  // cleared here, set by the convolution
   int source_channels, result_channels;  // of one group
-  int groups;  // merged ones as one
-  // A block takes one chunk of so many taps and result channels. What lies closest in memory is read by neighbouring
-  // threads: source channels, else rows, of which taps come first or result channels.
+  int groups;  // merged ones count as one
+  // A block takes one k_block of block_taps taps and block_m result channels. Adjacent threads read what is closest in
+  // memory: source channels, otherwise rows, ordered by tap or by result channel.
   int block_taps, block_m, block_rows;
   int pieces_shift;  // a row has 1 << pieces_shift pieces of 16 bytes
-  int classes;  // of source channels, a chunk's one after the other: every so many-th channel is of one
+  int classes;  // of source channels: every `classes`-th is of one class; a k_block holds class after class
   Divisor class_pieces;
-  int chunk_stages;  // from a chunk to the next
+  int chunk_stages;  // from a k_block to the next
   bool channels_fastest, taps_fastest;
-  Divisor row_fastest;  // of the rows' faster number
+  Divisor row_fastest;  // of the rows' faster index
   Divisor channel_taps;  // im2col: taps that count as channels, fastest; else 1
   int64_t channel_tap_step;
   Divisor kernel_w, of_group, tap_blocks, m_blocks, chunks, m_tiles;
   int taps;
-  TapSlot slots[2][kHopperMaxKernel];  // where each tap belongs, by axis
+  TapSlot slots[2][kHopperMaxKernel];  // each tap's place, by axis
   HopperConvPlan plan;
 };
 
@@ -63,14 +64,14 @@ class PackBlock {
   static constexpr int kPiece = 16 / kSize;
   static constexpr int kPieces = kPackRows * (kHopperRowBytes / 16) / kPackThreads;  // of a thread
   static constexpr int kPitch = kHopperRowBytes + 16;  // of a row in shared memory
-  static constexpr int kNoChannel = -(1 << 30);  // before all of a group's
+  static constexpr int kNoChannel = -(1 << 30);  // below every channel of a group
 
  public:
-  // Where a row is read, and where it goes: found once, for all its pieces.
+  // Where a row is read and where it goes: found once for all its pieces.
   struct Ends {
-    int64_t from;  // its first channel, from the weight on
-    int64_t to;  // bytes from the packed weights on; -1: nowhere
-    int channel;  // of the group, that channel 0 of the block's would be: negative for groups behind the first merged
+    int64_t from;  // its first channel: elements from the weight
+    int64_t to;  // bytes from the packed weights; -1: nowhere
+    int channel;  // of the group, at the block's channel 0: negative for merged groups after the first
   };
   static constexpr int kEndsAt = kPackRows * kPitch, kBytes = kEndsAt + kPackRows * static_cast<int>(sizeof(Ends));
 
@@ -109,7 +110,7 @@ class PackBlock {
     rows_[threadIdx.x] = ends;
   }
 
-  // Pieces of rows a thread: neighbouring threads take neighbouring rows, or pieces where channels come first.
+  // A thread loads pieces of rows. Adjacent threads take adjacent rows, or adjacent pieces if channels are fastest.
   __device__ __forceinline__ void load() const {
     Pack<T, kPiece> value[kPieces];
     if (p.channel_taps.divisor > 1) {
@@ -128,7 +129,7 @@ class PackBlock {
     }
   }
 
-  // Whole rows, so that lines of memory are written at once.
+  // Stores whole rows, so that whole lines of memory are written at once.
   __device__ __forceinline__ void store() const {
     for (int at = threadIdx.x; at < kPackRows * pieces_; at += kPackThreads) {
       const int index = at >> p.pieces_shift, piece = at & (pieces_ - 1);
@@ -171,7 +172,7 @@ class PackBlock {
     }
     return value;
   }
-  // Of an address that the compiler makes no index of: half of the instructions. Zero, if it does not exist.
+  // Loads from an address: half the instructions that the compiler makes of an index. Zero if it does not exist.
   __device__ __forceinline__ static T load_at(uint64_t address, bool exists) {
     if constexpr (kSize == 2) {
       uint16_t bits;
@@ -188,7 +189,7 @@ class PackBlock {
     }
   }
 
-  // im2col: what counts as channels are the taps of each.
+  // im2col: the taps of each channel count as channels.
   __device__ __forceinline__ Pack<T, kPiece> load_taps(const Place& at) const {
     const Ends row = rows_[at.row & (kPackRows - 1)];
     const int channel = first_channel(at, row);
@@ -219,14 +220,14 @@ class PackBlock {
             row < p.block_rows && tap < p.taps && m < plan.tile_m};
   }
   static constexpr int tile_bytes(int row_bytes) { return kHopperTileM * row_bytes; }
-  // Bytes from the packed weights on to the tile of 64 rows that holds a row of operand A, in the stage of slot 0.
+  // Bytes from the packed weights to the tile of 64 rows that holds a row of operand A, in the stage of slot 0.
   __device__ __forceinline__ int64_t stage_of(const Row& row) const {
     const int64_t stage = p.slots[0][row.h].stage + p.slots[1][row.w].stage + chunk_ * p.chunk_stages;
     return (group_ * plan.m_tiles + m_tile_) * plan.column_bytes + stage * plan.stage_bytes +
            row.m / kHopperTileM * (tile_bytes(plan.row_bytes) * kParts);
   }
 
-  // to: of the row, whose tile begins at a multiple of what swizzling looks at.
+  // to: of the row. Its tile begins at a multiple of 1,024 bytes, the period of the swizzle.
   __device__ __forceinline__ void store_piece(int64_t to, int piece, uint4 value) const {
     const auto row = static_cast<uint32_t>(to) & 1023;
     unsigned char* const at = p.packed + to + (swizzled(row + piece * 16, plan.row_bytes) - row);
@@ -238,7 +239,7 @@ class PackBlock {
     *reinterpret_cast<uint4*>(at) = value;
   }
 
-  // The columns after the first that share rows, and zeros where a column has no tap.
+  // Stores the other columns that share rows, and zeros where a column has no tap.
   __device__ __forceinline__ void store_folded(const Row& row, int piece, uint4 value) const {
     const TapSlot w = p.slots[1][row.w];
     for (int f = 0; f < plan.tile.fold; ++f) {
@@ -284,7 +285,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(const __grid_
 #endif
 }
 
-// The same by the first blocks of a launch whose others rewrite a source (kernels/repack.cuh).
+// The first blocks of the launch pack weights, the others repack a source (lowerings/repack.cuh).
 template <class T>
 struct PrepareParams {
   PackParams<T> weight;

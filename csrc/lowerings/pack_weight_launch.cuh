@@ -1,4 +1,4 @@
-// What the launchers of the Hopper family's forward and grad_input share: the workspace, blocks, packed weights.
+// Shared by igemm_sm90's launchers: the workspace, results stored in blocks, packed weights.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace deconv {
 
-// The workspace: packed weights, the repacked source and a flag for what is not finite.
+// The workspace: packed weights, the repacked source and the flag for sums that are not finite.
 inline unsigned char* repacked_at(const HopperConvPlan& plan, const Operands& operands) {
   return static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
 }
@@ -20,21 +20,15 @@ inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) 
   return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
 }
 
-inline hopper::BlockedResult blocked_result(const ResultBlocks& blocks) {
-  return {divide_by(blocks.height),          divide_by(blocks.width),         static_cast<int>(blocks.shift_h),
-          static_cast<int>(blocks.shift_w),  static_cast<int>(blocks.size_h), static_cast<int>(blocks.size_w),
-          static_cast<int>(blocks.stride_h), divide_by(blocks.line)};
-}
-
-// The packing of the weights, and the blocks that it takes.
+// Parameters and blocks of a launch that packs weights.
 template <class T>
 struct Packing {
   hopper::PackParams<T> params;
   int64_t blocks;
 };
 
-// problem: with the taps that the plan sees, groups not merged; original: as it is; classes: of source channels, a
-// chunk's in order (hopper_planes_plan.h).
+// problem: with the taps that the plan sees, groups not merged; original: the caller's; classes: of source channels, in
+// the order of a k_block (families/igemm_sm90/plan_1tap.h).
 template <class T>
 Packing<T> describe_packing(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
                             const Operands& operands, int classes = 1) {
@@ -55,7 +49,7 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   p.not_finite = not_finite_at(plan, operands);
   p.groups = static_cast<int>(problem.groups) / plan.merge;
   p.plan = plan;
-  // Stages from one to the next: see the order in pack_weight.cuh.
+  // Stages from one index to the next, in the order of pack_weight.cuh.
   const int phases = plan.tile.phases, across = (plan.phases_w + phases - 1) / phases;
   const int of_phase = plan.slots_h * plan.slots_w, of_plane = plan.chunks * phases * of_phase;
   for (const HopperTap& tap : hopper_taps(geometry(problem, 0), plan, false)) {
@@ -97,10 +91,10 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   return {p, blocks};
 }
 
-// hopper_packing.cu instantiates these.
+// Instantiated in pack_weight.cu.
 template <class T, int kParts>
 cudaError_t launch_packing(const Packing<T>& packing, cudaStream_t stream);
-// With the source's rewriting in one launch.
+// The same, and repacks the source in the same launch.
 template <class T, int kParts>
 cudaError_t launch_packing(const Packing<T>& packing, const Repack<T>& source, cudaStream_t stream);
 

@@ -1,5 +1,4 @@
-// One or two tensors, whatever their strides, rewritten channels_last so that TMA, or 16 bytes at a time, can bring
-// them.
+// Rewrites one or two tensors of any strides channels_last, for TMA or 16-byte loads.
 #pragma once
 
 #include "device/mma_sm80.cuh"
@@ -15,23 +14,23 @@ struct RepackTensor {
   const T* source;
   int64_t source_n, source_c, source_line, source_w;
   T* repacked;  // [image][pixel][padded_channels]; each group's channels begin at a multiple of padded_group_channels
-  int lines, line_pixels;  // of an image: rows, or all of it where its rows follow each other
+  int lines, line_pixels;  // of an image: its rows, or all of it where its rows follow each other
   int group_channels, padded_group_channels, padded_channels;
   int tiles_pixels, tiles_channels;  // of a line
-  bool whole_pieces;  // columns adjacent, and every piece of a line begins at a multiple of 16 bytes
+  bool whole_pieces;  // columns adjacent, every piece of a line begins at a multiple of 16 bytes
 };
 
 template <class T, int kTensors>
 struct RepackParams {
   RepackTensor<T> tensor[kTensors];
-  unsigned first_blocks;  // of tensor[0]; the others' follow
+  unsigned first_blocks;  // of tensor[0]; those of tensor[1] follow
 };
 
 template <class T>
 inline constexpr int kRepackPixels = kRepackRowBytes / static_cast<int>(sizeof(T));  // of a block
 
-// A block turns kRepackChannels channels of kRepackPixels pixels around in shared memory. A piece is 16 bytes: of
-// pixels on the way in, of channels on the way out.
+// A block transposes kRepackChannels channels of kRepackPixels pixels in shared memory. A piece is 16 bytes: pixels of
+// a channel on the way in, channels of a pixel on the way out.
 template <class T>
 class RepackTile {
   static constexpr int kSize = static_cast<int>(sizeof(T)), kPiece = 16 / kSize;
@@ -128,7 +127,7 @@ class RepackTile {
       const int piece = warp / 2 + i * (kWarps / 2), pixel = piece * kPixels + of_lane;
       uint32_t v[4];
       if constexpr (kSize == 2) {
-        // Rows 2 r and 2 r + 1 of matrix j are the channels 8 r + 2 j and 8 r + 2 j + 1, so a lane gets 8 neighbours.
+        // Rows 2 r and 2 r + 1 of matrix j are channels 8 r + 2 j and 8 r + 2 j + 1, so a lane gets 8 adjacent.
         const int from = half + lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2;
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -151,13 +150,13 @@ class RepackTile {
   }
 
  private:
-  // Pieces of a row change places so that both ways through shared memory meet every bank once.
+  // Permutes the pieces of a row, so that both ways through shared memory meet every bank once.
   __device__ __forceinline__ uint32_t place(int channel, int piece) const {
     const int turn = kSize == 2 ? channel / 8 % 4 * 2 + channel % 2 : channel / 4 % 8;
     return shared_ + channel * kRepackRowBytes + (piece ^ turn) * 16;
   }
 
-  // 16 bytes from byte `bytes` on of two neighbours.
+  // 16 bytes from byte `bytes` on of two adjacent pieces.
   __device__ __forceinline__ static uint4 shifted(uint4 a, uint4 b, int bytes) {
     uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
@@ -176,7 +175,7 @@ class RepackTile {
   int first_pixel_, first_channel_, line_, image_;
 };
 
-// It may be started early: what reads the slice before is only awaited by the stores. kRounds: float32 to TF32.
+// May start early: only the stores await the kernels before, which may read the slice before. kRounds: to TF32.
 template <class T, int kTensors, bool kRounds>
 __global__ void __launch_bounds__(kRepackThreads) repack_kernel(const __grid_constant__ RepackParams<T, kTensors> p) {
 #if __CUDA_ARCH__ >= 800

@@ -1,4 +1,4 @@
-// What the planners of families that may rewrite the source channels_last first (kernels/repack.cuh) share.
+// Shared by the planners of families that may repack operands channels_last (lowerings/repack.cuh).
 #pragma once
 
 #include "core/correlation.h"
@@ -7,7 +7,7 @@
 namespace deconv {
 
 inline constexpr int64_t kRepackLimit = 256 << 20;  // bytes of the workspace
-// Of a slice where those in all of that are estimated too quick.
+// Bytes of a slice, for families whose estimates of slices of kRepackLimit are too low.
 inline constexpr int64_t kRepackHalf = kRepackLimit / 2;
 
 // A tensor channels_last, each group's channels padded to 16 bytes.
@@ -20,8 +20,8 @@ inline Tensor4 repacked_source(const Problem& problem) {
   return repacked(correlation(problem).source, problem.groups, problem.dtype);
 }
 
-// So many images, of so many bytes each in the workspace, are rewritten at a time and used: all of them, or slices of
-// equal size, few, for each costs the filling and draining of its kernels. 0: an image is too large.
+// Images of `image_bytes` each to rewrite and use at a time: all of them, or slices of equal size, as few as possible
+// because each fills and drains its kernels. 0: an image is too large.
 inline int64_t repack_slice(int64_t batch, int64_t image_bytes, int64_t most_of_slice) {
   if (image_bytes * batch <= kRepackLimit) return batch;
   const int64_t most = most_of_slice / image_bytes;
@@ -49,7 +49,7 @@ inline double repack_operands_ms(const Problem& problem, bool x, bool y, int64_t
          (y ? repack_bytes_ms(problem.y, y_bytes) : 0);
 }
 
-// Whether 16 bytes of channels can be loaded at once, given a base of 16 bytes.
+// True if 16 bytes of channels can be loaded at once, given a base of 16 bytes.
 inline bool vector_source(const Problem& problem) {
   const Correlation c = correlation(problem);
   return packs_along_channels(c.source, c.source_channels, 16 / element_size(problem.dtype));

@@ -1,4 +1,4 @@
-// Launches the kernel that rewrites tensors channels_last (kernels/repack.cuh).
+// Launches the kernel that repacks tensors (lowerings/repack.cuh).
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace deconv {
 
-// A tensor to rewrite, and the blocks that it takes.
+// A tensor to repack, and the blocks that it takes.
 template <class T>
 struct Repack {
   RepackTensor<T> tensor;
   int64_t blocks;
 };
 
-// The first layout.size[0] images of `tensor`, which lies at `source`; layout: of the rewritten ones (repack_plan.h).
+// Describes the first layout.size[0] images of `tensor`, at `source`; layout: of the repacked tensor (repack.h).
 template <class T>
 Repack<T> describe_repack(const Tensor4& tensor, int64_t groups, const Tensor4& layout, const T* source, T* repacked) {
   RepackTensor<T> p;
@@ -51,7 +51,7 @@ cudaError_t launch_repack(const Repack<T>& first, const Repack<T>& second, cudaS
   return launch_kernel(repack_kernel<T, 2, false>, first.blocks + second.blocks, kRepackThreads, 0, stream, p, start);
 }
 
-// A gradient's operands, those that are to be rewritten.
+// Repacks those operands of a grad_weight that are given, in one launch.
 template <class T>
 cudaError_t launch_repack(const std::optional<Repack<T>>& x, const std::optional<Repack<T>>& y, cudaStream_t stream) {
   if (x && y) return launch_repack(*x, *y, stream, Start::kAfter);

@@ -1,4 +1,4 @@
-// grad_weight on tensor cores: partial sums of splits of the pixels become the result.
+// Sums of splits: grad_weight = the partial sums of all splits, added in order, rounded once.
 #pragma once
 
 #include "core/divisor.h"
@@ -8,26 +8,24 @@ namespace deconv {
 
 inline constexpr int kAddSplitsThreads = 256;
 
-// partial: (splits, groups, taps, slow channels, fast channels), both padded; fast and slow are input and output
-// channels of a group in either order.
+// partial: (splits, groups, taps, input channels m, output channels n), channels padded.
 template <class T>
 struct AddSplitsParams {
-  const float* partial;
+  const AccumulatorOf<T>* partial;
   T* result;
   int splits, groups, kernel_h, kernel_w;
-  int channels_fast, channels_slow, padded_fast, padded_slow;
-  int64_t result_fast, result_slow, result_group, result_h, result_w;
+  int channels_m, channels_n, padded_m, padded_n;
+  int64_t result_m, result_n, result_group, result_h, result_w;
   int slices;  // threads that share an element's splits
   Divisor taps;
   bool store_packs;
 };
 
-// One thread kWidth neighbouring elements of grad_weight and every `slices`-th split, in order; then the slices in
-// order; all in float64.
+// A thread adds every `slices`-th split of kWidth adjacent elements, in order; then one adds the slices, in order. All
+// in float64.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     add_weight_splits(const __grid_constant__ AddSplitsParams<T> p) {
-#if __CUDA_ARCH__ >= 800
   __shared__ double sums[kAddSplitsThreads][kWidth];
   const int taps = p.kernel_h * p.kernel_w;
   const int lanes = kAddSplitsThreads / p.slices, slice = threadIdx.x / lanes;
@@ -38,18 +36,18 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     rest = quotient;
     return digit;
   };
-  const int fast = take(p.channels_fast / kWidth) * kWidth, slow = take(p.channels_slow), tap = take(taps);
+  const int n = take(p.channels_n / kWidth) * kWidth, m = take(p.channels_m), tap = take(taps);
   const int64_t group = rest;
   const bool exists = group < p.groups;
   await_predecessors();  // the partial sums are complete
   double sum[kWidth] = {};
   if (exists) {
-    const int64_t plane = static_cast<int64_t>(p.padded_slow) * p.padded_fast, split = p.groups * taps * plane;
-    const float* from = p.partial + (group * taps + tap) * plane + static_cast<int64_t>(slow) * p.padded_fast + fast +
-                        slice * split;
+    const int64_t plane = static_cast<int64_t>(p.padded_m) * p.padded_n, split = p.groups * taps * plane;
+    const AccumulatorOf<T>* from = p.partial + (group * taps + tap) * plane + static_cast<int64_t>(m) * p.padded_n + n +
+                                   slice * split;
 #pragma unroll 8
     for (int s = slice; s < p.splits; s += p.slices, from += p.slices * split) {
-      const auto part = *reinterpret_cast<const Pack<float, kWidth>*>(from);
+      const auto part = *reinterpret_cast<const Pack<AccumulatorOf<T>, kWidth>*>(from);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum[i] += part.value[i];
     }
@@ -66,29 +64,28 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
   }
   if (!exists) return;
   const int kh = tap / p.kernel_w;
-  T* const to = p.result + group * p.result_group + fast * p.result_fast + slow * p.result_slow + kh * p.result_h +
+  T* const to = p.result + group * p.result_group + n * p.result_n + m * p.result_m + kh * p.result_h +
                 (tap - kh * p.kernel_w) * p.result_w;
   Pack<T, kWidth> result;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) result.value[i] = narrow<T>(static_cast<float>(sum[i]));
+  for (int i = 0; i < kWidth; ++i) result.value[i] = narrow<T>(static_cast<AccumulatorOf<T>>(sum[i]));
   if (p.store_packs) {
     *reinterpret_cast<Pack<T, kWidth>*>(to) = result;
   } else {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) to[i * p.result_fast] = result.value[i];
+    for (int i = 0; i < kWidth; ++i) to[i * p.result_n] = result.value[i];
   }
-#endif
 }
 
-inline constexpr int kTurnedFloats = 8192, kTurnedFast = 64;  // of a block, in shared memory; fast channels
+inline constexpr int kTurnedFloats = 8192;   // of a block, in shared memory
+inline constexpr int kTurnedChannels = 64;  // output channels of a block
 
-// The same where the taps lie next to each other in the result, and few splits: a block turns kTurnedFast fast channels
-// around with all their taps in shared memory.
+// The same for few splits where taps are adjacent in the result: a block transposes kTurnedChannels output channels
+// with all their taps in shared memory.
 template <class T>
 __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     add_weight_splits_turned(const __grid_constant__ AddSplitsParams<T> p) {
-#if __CUDA_ARCH__ >= 800
-  constexpr int kWidth = 4, kPacks = kTurnedFast / kWidth, kRows = kAddSplitsThreads / kPacks;
+  constexpr int kWidth = 4, kPacks = kTurnedChannels / kWidth, kRows = kAddSplitsThreads / kPacks;
   __shared__ float sums[kTurnedFloats];
   const int taps = static_cast<int>(p.taps.divisor), pitch = taps | 1;
   int64_t rest = blockIdx.x;
@@ -98,32 +95,31 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     rest = quotient;
     return digit;
   };
-  const int first = take((p.channels_fast + kTurnedFast - 1) / kTurnedFast) * kTurnedFast, slow = take(p.channels_slow);
-  const int64_t group = rest, plane = static_cast<int64_t>(p.padded_slow) * p.padded_fast;
+  const int first = take((p.channels_n + kTurnedChannels - 1) / kTurnedChannels) * kTurnedChannels,
+            m = take(p.channels_m);
+  const int64_t group = rest, plane = static_cast<int64_t>(p.padded_m) * p.padded_n;
   const int64_t split = p.groups * taps * plane;
-  const int count = min(kTurnedFast, p.channels_fast - first), fast = threadIdx.x % kPacks * kWidth;
+  const int count = min(kTurnedChannels, p.channels_n - first), n = threadIdx.x % kPacks * kWidth;
   await_predecessors();  // the partial sums are complete
-  const float* const partial = p.partial + group * taps * plane + static_cast<int64_t>(slow) * p.padded_fast + first +
-                               fast;
+  const float* const partial = p.partial + group * taps * plane + static_cast<int64_t>(m) * p.padded_n + first + n;
 #pragma unroll 2
   for (int tap = threadIdx.x / kPacks; tap < taps; tap += kRows) {
     const float* from = partial + tap * plane;
     double sum[kWidth] = {};
-    for (int s = 0; s < p.splits && fast < count; ++s, from += split) {
+    for (int s = 0; s < p.splits && n < count; ++s, from += split) {
       const auto part = *reinterpret_cast<const Pack<float, kWidth>*>(from);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum[i] += part.value[i];
     }
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[(fast + i) * pitch + tap] = static_cast<float>(sum[i]);
+    for (int i = 0; i < kWidth; ++i) sums[(n + i) * pitch + tap] = static_cast<float>(sum[i]);
   }
   __syncthreads();
-  T* const to = p.result + group * p.result_group + slow * p.result_slow + first * p.result_fast;
+  T* const to = p.result + group * p.result_group + m * p.result_m + first * p.result_n;
   for (int i = threadIdx.x; i < taps * count; i += kAddSplitsThreads) {
-    const int of_fast = p.taps.quotient(i);
-    to[i] = narrow<T>(sums[of_fast * pitch + i - of_fast * taps]);
+    const int of_n = p.taps.quotient(i);
+    to[i] = narrow<T>(sums[of_n * pitch + i - of_n * taps]);
   }
-#endif
 }
 
 }  // namespace deconv

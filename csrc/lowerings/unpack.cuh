@@ -1,4 +1,4 @@
-// A result that was computed channels_last in the workspace, brought to where it belongs, contiguous.
+// Transposes a result computed channels_last in the workspace to where it belongs, contiguous.
 #pragma once
 
 #include "core/divisor.h"
@@ -21,22 +21,22 @@ struct UnpackParams {
   Divisor tiles_channels, tiles_pixels;  // of an image
 };
 
-// Rows of shared memory by pixel: even pixels, then odd ones, so that lanes with every second pixel meet all banks.
+// A pixel's row of shared memory. 16-bit: even pixels first, so that lanes with every second pixel meet all banks.
 template <class T>
 __device__ __forceinline__ int unpack_row(int pixel) {
   return sizeof(T) == 4 ? pixel : pixel / 2 + pixel % 2 * (kUnpackPixels<T> / 2);
 }
 
-// A block turns kUnpackChannels channels of kUnpackPixels pixels around in shared memory: pieces of 16 bytes of a
-// pixel's channels on the way in, a channel's neighbouring pixels on the way out. Of 16 bits a word holds two channels;
-// lanes make words of two pixels, those that begin where a word of the result does.
+// A block transposes kUnpackChannels channels of kUnpackPixels pixels in shared memory: in, 16-byte pieces of a pixel's
+// channels; out, adjacent pixels of a channel. 16-bit: a word in shared memory holds two channels; lanes make words of
+// two pixels that begin where a word of the result does.
 template <class T>
 __global__ void __launch_bounds__(kUnpackThreads) unpack_kernel(const __grid_constant__ UnpackParams<T> p) {
   constexpr int kSize = static_cast<int>(sizeof(T)), kPiece = 16 / kSize, kPixels = kUnpackPixels<T>;
   constexpr int kPieces = kUnpackChannels / kPiece;  // of a pixel
   constexpr int kAtOnce = kUnpackThreads / kPieces, kPerThread = kPixels / kAtOnce;  // pixels
   constexpr int kWarps = kUnpackThreads / 32, kOfWord = 4 / kSize;  // kOfWord: channels, or pixels
-  constexpr int kPitch = kUnpackChannels / kOfWord + 1;  // words of a pixel: neighbours begin in different banks
+  constexpr int kPitch = kUnpackChannels / kOfWord + 1;  // words of a pixel: adjacent pixels begin in different banks
   __shared__ uint32_t words[kPixels * kPitch];
   start_dependents();
   await_predecessors();

@@ -1,4 +1,4 @@
-// Launches the kernel that brings a result from the workspace to where it belongs (kernels/unpack.cuh).
+// Launches the kernel that moves a result from the workspace to where it belongs (lowerings/unpack.cuh).
 #pragma once
 
 #include "launch/kernel_launch.cuh"
@@ -6,7 +6,7 @@
 
 namespace deconv {
 
-// So many images of `pixels` pixels, channels_last at `packed`, contiguous at `result`.
+// `images` images of `pixels` pixels: channels_last at `packed`, contiguous at `result`.
 template <class T>
 cudaError_t launch_unpack(const T* packed, T* result, int images, int pixels, int channels, cudaStream_t stream) {
   const auto tiles = [](int count, int of_tile) { return divide_by((count + of_tile - 1) / of_tile); };

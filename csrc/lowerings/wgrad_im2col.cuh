@@ -1,5 +1,5 @@
-// A tensor of few channels as a matrix (im2col): the row of each pixel of a window's grid holds what all taps of all
-// channels read for it, zero outside the image and behind the last one.
+// im2col: a tensor of few channels as a matrix. The row of each pixel of a window's grid holds what all taps of all
+// channels read for it; zeros outside the image and at the row's end.
 #pragma once
 
 #include "core/divisor.h"
@@ -22,17 +22,17 @@ struct Im2colParams {
   Divisor width, height;  // of the grid
 };
 
-inline constexpr int kIm2colChunkBytes = 64;  // of a row, that a warp writes for 32 pixels at a time
+inline constexpr int kIm2colChunkBytes = 64;  // of a row: what a warp writes for 32 pixels at a time
 
-// A lane reads for one pixel, so that neighbours read neighbours; the warp writes 32 rows from shared memory, where a
-// row's pieces of 16 bytes change places so that both ways meet every bank once.
+// A lane reads for one pixel, so adjacent lanes read adjacent pixels. The warp writes 32 rows from shared memory, where
+// the 16-byte pieces of a row are permuted so that both ways meet every bank once.
 template <class T>
 __global__ void __launch_bounds__(kIm2colThreads) im2col_kernel(const __grid_constant__ Im2colParams<T> p) {
 #if __CUDA_ARCH__ >= 800
   start_dependents();
   constexpr int kPiece = kPackSize<T>, kPieces = kIm2colChunkBytes / 16, kAtOnce = 32 / kPieces;
   using Piece = Pack<T, kPiece>;
-  // What each element reads: so many rows and columns from the pixel's own place, so many elements away.
+  // What an element of a row reads: rows, columns and elements from the pixel's own place.
   struct alignas(16) Place {
     int h, w, offset;
   };

@@ -1,6 +1,5 @@
-// grad_weight by im2col (kernels/im2col.cuh): grad_output of few channels as a matrix, whose rows hold for each input
-// pixel what all taps of all channels read. To what follows the layer then has one tap, and an output channel for each
-// element of a row.
+// grad_weight by im2col (wgrad_im2col.cuh): grad_output of few channels as a matrix, one row for each input pixel with
+// what all taps of all channels read. The kernel that follows sees one tap, and an output channel for each element.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +11,9 @@ namespace deconv {
 
 inline constexpr int64_t kMostWeightIm2colChannels = 8;  // more fill a tile by themselves
 inline constexpr int kMostIm2colRow = 512;  // elements
-inline constexpr int64_t kIm2colRowBytes = 32;  // a row has whole sectors
+inline constexpr int64_t kIm2colRowBytes = 32;  // rows are whole sectors
 
-// Taps come fastest in a row as in a contiguous weight; else channels, as in one of channels_last.
+// True if taps are fastest in a row, as in a contiguous weight; otherwise channels, as in channels_last.
 inline bool im2col_taps_fastest(const Problem& problem) {
   const Tensor4& w = problem.w;
   const int64_t line = problem.axis[1].kernel, taps = problem.axis[0].kernel * line;
@@ -29,7 +28,7 @@ inline bool fits_weight_im2col(const Problem& problem) {
   }
   const bool channels_fastest = w.stride[1] == 1 && w.stride[3] == channels && w.stride[2] == channels * line;
   if (!im2col_taps_fastest(problem) && !channels_fastest) return false;
-  // Within an image, elements and what taps are away from a pixel are counted in 32 bits.
+  // Elements of an image, and what taps reach from a pixel, are counted in 32 bits.
   int64_t elements = channels * y.stride[1];
   for (int a = 0; a < 2; ++a) {
     const Axis& axis = problem.axis[a];
@@ -37,11 +36,11 @@ inline bool fits_weight_im2col(const Problem& problem) {
     if (reach > INT32_MAX / 2) return false;
     elements += std::max(axis.output, reach) * y.stride[2 + a];
   }
-  constexpr int64_t kMostPixels = INT32_MAX - 1024;  // a block counts a few behind the last
+  constexpr int64_t kMostPixels = INT32_MAX - 1024;  // a block counts a few past the last
   return elements <= INT32_MAX && problem.batch * problem.axis[0].input * problem.axis[1].input <= kMostPixels;
 }
 
-// The problem as seen after it; y is the matrix, with padded rows.
+// The problem that the kernel sees; y is the matrix, with padded rows.
 inline Problem weight_im2col_problem(const Problem& problem) {
   Problem p = problem;
   p.out_channels = problem.w.size[1] * problem.axis[0].kernel * problem.axis[1].kernel;
@@ -52,7 +51,7 @@ inline Problem weight_im2col_problem(const Problem& problem) {
   return p;
 }
 
-// Of writing so many bytes.
+// Time to write `bytes` of the matrix.
 inline double im2col_ms(int64_t bytes) {
   constexpr double kLaunchMs = 4e-3, kMsPerByte = 0.5e-9;
   return kLaunchMs + kMsPerByte * static_cast<double>(bytes);

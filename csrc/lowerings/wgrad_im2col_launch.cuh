@@ -1,4 +1,4 @@
-// Launches the kernel that writes grad_output as a matrix (kernels/im2col.cuh).
+// Launches the kernel that writes grad_output as a matrix (wgrad_im2col.cuh).
 #pragma once
 
 #include "core/correlation.h"
@@ -7,7 +7,7 @@
 
 namespace deconv {
 
-// The images of `y`, which lie at `source`, for a grad_weight; layout: of the matrix (weight_im2col.h).
+// Rewrites the images of `y`, at `source`, for a grad_weight; layout: of the matrix (wgrad_im2col.h).
 template <class T>
 cudaError_t launch_weight_im2col(const Problem& problem, const Tensor4& y, const Tensor4& layout, const T* source,
                                  T* rows, cudaStream_t stream) {

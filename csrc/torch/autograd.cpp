@@ -1,18 +1,17 @@
 // Eager training on CUDA, recorded in C++.
 //
-// The stable ABI has no autograd of its own, and a step recorded by a Python autograd.Function costs some 30 µs. So
-// deconv_ext/_autograd.py borrows ATen's node for plain tensors: it calls aten::convolution_overrideable, ATen's hook
-// for convolutions that live outside it, and this file stands behind that hook. Where a backward is itself
-// differentiated, traced or transformed, it goes through the operators, whose autograd.Functions know how.
+// The stable ABI has no autograd, and a Python autograd.Function costs some 30 µs a step. So deconv_ext/_autograd.py
+// borrows ATen's node for plain tensors: it calls aten::convolution_overrideable, ATen's hook for convolutions outside
+// it, and this file serves that hook. A backward that is itself differentiated, traced or transformed goes through the
+// operators, whose autograd.Functions record it.
 #include "torch/device_call.h"
 #include "torch/ops.h"
 
 namespace deconv {
 namespace {
 
-// Answered by whoever would see a call next: the backend says yes. The watchers of Python's and functorch's keys say
-// no, and so does what would resolve an operand before the backend reads it (negated and conjugated views, zeros
-// without memory).
+// Asks whoever would see a call next. The backend says yes. The keys of Python and functorch say no, and so do those
+// that resolve an operand before the backend reads it (negated and conjugated views, zeros without memory).
 bool is_plain(const Tensor& first, const Tensor& second, const Tensor& third) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack{from(first), from(second), from(third)};
@@ -32,7 +31,7 @@ bool carries_tangent(const Tensor& tensor) {
   return tangent.defined();
 }
 
-// The kernel behind aten::convolution_overrideable on CUDA, where nothing but deconv_ext calls it.
+// The kernel behind aten::convolution_overrideable on CUDA, which only deconv_ext calls there.
 Tensor overrideable(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes stride, Sizes padding,
                     Sizes dilation, bool transposed, Sizes output_padding, int64_t groups) {
   if (!transposed)
@@ -40,7 +39,7 @@ Tensor overrideable(Tensor input, Tensor weight, std::optional<Tensor> bias, Siz
   return forward(input, weight, bias, stride, padding, output_padding, groups, dilation);
 }
 
-// The backward of the borrowed node. Where it is itself differentiated or watched, through the operators, which record.
+// The backward of the borrowed node. If it is itself differentiated or watched, it calls the operators, which record.
 std::tuple<Tensor, Tensor, Tensor> overrideable_backward(Tensor grad_output, Tensor input, Tensor weight, Sizes stride,
                                                          Sizes padding, Sizes dilation, bool transposed,
                                                          Sizes output_padding, int64_t groups,

@@ -42,13 +42,13 @@ Device query(int index) {
   device.has_mma = kernels_capability() >= 80;
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   device.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  // Two transfers a clock (kHz) of each line of the bus.
+  // Two transfers a clock (kHz) on each line of the bus.
   const double lines = attribute(cudaDevAttrGlobalMemoryBusWidth), clock = 1e3 * attribute(cudaDevAttrMemoryClockRate);
   if (lines * clock > 0) device.partial_run_bytes = partial_run_bytes(2 * clock * lines / 8);
   return device;
 }
 
-// Asked once a device, and only of those that are used; a plan needs it on every call.
+// Queried at a device's first use: every call needs it for its plan.
 const Device& device_of(int index) {
   static std::array<std::once_flag, kDevices> once;
   static std::array<Device, kDevices> devices;
@@ -121,7 +121,7 @@ Autotuner& autotuner() {
   return one;
 }
 
-// The GPU that a call on `operand` is planned for; none if it goes to ATen. Meta tensors stand for those of GPU 0.
+// The GPU that a call on `operand` is planned for; none if it goes to ATen. Meta tensors are planned for GPU 0.
 std::optional<Device> planning_device(DType dtype, const Tensor& operand) {
   const bool meta = device_name(operand) == "meta" && dtype != DType::kOther;
 #ifdef DECONV_WITH_CUDA

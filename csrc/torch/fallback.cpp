@@ -7,7 +7,7 @@ namespace {
 
 Sizes both(const Sizes& values) { return {values.front(), values.back()}; }
 
-// aten::convolution_backward with one gradient asked for; the operand it does not read comes uninitialised.
+// aten::convolution_backward for one gradient; the operand that it does not read is uninitialised.
 Tensor convolution_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const ConvArgs& args,
                             int wanted) {
   using torch::stable::detail::from;
@@ -55,8 +55,8 @@ Tensor aten_grad_weight(const Problem& problem, const Tensor& input, const Tenso
   return convolution_backward(with_batch(problem, grad_output), with_batch(problem, input), weight, args, 1);
 }
 
-// Through the operator whose kernel is deconv_ext/_ops.py's on BackendSelect: a warning that Python's filters see, and
-// the same one that eager calls give, which do not come here.
+// Calls an operator with a Python kernel on BackendSelect, in deconv_ext/_ops.py: Python's filters see the warning, and
+// eager calls, which do not come here, give the same one.
 void warn_unserved(const std::string& what) {
   std::array<StableIValue, 1> stack{torch::stable::detail::from(what)};
   check(torch_call_dispatcher("deconv::_warn_unserved", "", stack.data(), TORCH_ABI_VERSION), "deconv::_warn_unserved");
@@ -64,7 +64,7 @@ void warn_unserved(const std::string& what) {
 
 namespace {
 
-// Its kernel where only the shared object was loaded.
+// The operator's kernel if only the shared object is loaded.
 void warn_without_python(std::string what) {
   static std::atomic_flag done = ATOMIC_FLAG_INIT;
   if (done.test_and_set()) return;

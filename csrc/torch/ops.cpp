@@ -1,8 +1,8 @@
 // The operators: schemas, and for each direction  describe -> plan -> allocate -> launch -> check.
 //
 // CUDA tensors of the four floating types run on this project's kernels; everything else goes to ATen, through the
-// dispatcher, after the same checks. Autograd is in autograd.cpp and deconv_ext/_autograd.py, the rest of the
-// dispatcher's wishes (vmap, autocast, fake kernels) in deconv_ext/*.py.
+// dispatcher, after the same checks. Autograd is in autograd.cpp and deconv_ext/_autograd.py; vmap, autocast and fake
+// kernels are in deconv_ext/*.py.
 #include "torch/ops.h"
 
 #include "torch/device_call.h"
@@ -36,7 +36,7 @@ Problem describe_grad_weight_call(const Tensor& input, const Tensor& grad_output
   return describe_grad_weight(dtype_of(input), describe(input), describe(grad_output), kernel_size, args);
 }
 
-// The result where the weight has no output channels: empty, or a gradient with nothing to add up.
+// The result if the weight has no output channels: empty, or a gradient of zeros.
 Tensor zeros(const Problem& problem, const Tensor& like) {
   Tensor result = empty_strided(problem.result_sizes(), problem.result_strides(), like);
   return torch::stable::zero_(result);
@@ -57,8 +57,8 @@ Tensor forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes st
 
 namespace {
 
-// forward for eager calls that nothing watches or records; `args`: stride, padding, output_padding, dilation, groups.
-// The dispatcher takes one list of integers from Python in half the time of four of SymInt.
+// forward for eager calls that nothing watches or records. args: stride, padding, output_padding, dilation, groups. The
+// dispatcher takes one list of integers from Python in half the time of four of SymInt.
 Tensor plain_forward(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes args) {
   if (args.size() != 9) throw InvalidArgument("deconv::_forward: args must be 9 integers");
   const auto both = [&](int at) { return Sizes{args[at], args[at + 1]}; };
@@ -102,8 +102,8 @@ std::tuple<Tensor, Tensor> backward(Tensor grad_output, Tensor input, Tensor wei
 
 namespace {
 
-// Operands as each direction takes them: (input, weight), (grad_output, weight) or (input, grad_output); `size` is
-// input_size or kernel_size for the gradients and empty for forward.
+// Operands of each direction: (input, weight), (grad_output, weight) or (input, grad_output). size: input_size or
+// kernel_size for the gradients, empty for forward.
 std::string explain_call(Tensor first, Tensor second, std::optional<Tensor> bias, Sizes stride, Sizes padding,
                          Sizes output_padding, int64_t groups, Sizes dilation, std::string direction, Sizes size,
                          bool json) {
@@ -132,8 +132,8 @@ bool serves_call(Tensor input, Tensor weight, std::optional<Tensor> bias, Sizes 
 }  // namespace
 }  // namespace deconv
 
-// Symbolic where aten::conv_transpose2d is. torch.ops takes a plain integer for `int[2]` only, so deconv_ext/_ops.py
-// makes pairs of those for `SymInt[2]`.
+// SymInt where aten::conv_transpose2d has it. torch.ops takes a plain integer for `int[2]` only, so
+// deconv_ext/_arguments.py makes pairs of integers for `SymInt[2]`.
 #define DECONV_CONV_ARGS \
   "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1"
 

@@ -4,8 +4,8 @@
 namespace deconv {
 namespace {
 
-constexpr int kCachesFull = 2;  // of scratch memory
-constexpr int kSweeps = 2;  // over it before a run: some 50 µs, in which the host launches
+constexpr int kCachesFull = 2;  // scratch memory, in L2 caches
+constexpr int kSweeps = 2;  // writes over it before a run: some 50 µs, in which the host launches
 
 }  // namespace
 

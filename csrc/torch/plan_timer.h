@@ -1,4 +1,4 @@
-// Times of single runs on a stream, for autotune.h.
+// Times single runs on a stream, for families/autotune.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +11,8 @@ namespace deconv {
 
 class PlanTimer {
  public:
-  // Runs before each timed one write over `like`'s device's L2 cache, so that none finds its operands there, and the
-  // host gets ahead of the GPU, so that its launches do not count.
+  // Overwrites the L2 cache of `like`'s device before each timed run, so that no run finds its operands there. The host
+  // gets ahead of the GPU meanwhile, so its launches do not count.
   PlanTimer(const Tensor& like, DType dtype, cudaStream_t stream);
   ~PlanTimer();
   PlanTimer(const PlanTimer&) = delete;
@@ -28,7 +28,7 @@ class PlanTimer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-// Whether the stream records a CUDA graph: nothing may wait for it then.
+// True if the stream records a CUDA graph: nothing may wait for it then.
 bool is_capturing(cudaStream_t stream);
 
 }  // namespace deconv

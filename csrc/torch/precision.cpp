@@ -1,6 +1,6 @@
-// The switch lives in at::Context, out of the stable ABI's reach, but Python can read it. So this asks an operator:
-// its kernel is deconv_ext/_ops.py's on BackendSelect, the key of operators without tensors, and where only the shared
-// object was loaded, `no` below it. The answer is never kept, for the user may turn the switch at any time.
+// The switch is in at::Context, which Python can read and the stable ABI cannot. So this asks an operator. Its kernel
+// is Python, in deconv_ext/_ops.py on BackendSelect, the key of operators without tensors; if only the shared object is
+// loaded, it is `no` below. The answer is not cached, because the user may turn the switch at any time.
 #include "torch/precision.h"
 
 #include "torch/torch_glue.h"

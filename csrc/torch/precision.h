@@ -3,7 +3,7 @@
 
 namespace deconv {
 
-// Whether torch lets float32 convolutions use TF32 at this moment; no, where deconv_ext's Python part is not loaded.
+// True if torch lets float32 convolutions use TF32 at this moment; false if deconv_ext's Python part is not loaded.
 bool tf32_allowed();
 
 }  // namespace deconv

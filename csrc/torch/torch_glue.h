@@ -24,7 +24,7 @@ namespace deconv {
 
 using torch::stable::Tensor;
 
-// Turns a failed call into torch into an exception that says what went wrong, as far as this torch tells.
+// Throws if a call into torch failed, with the reason if this torch tells it.
 inline void check(AOTITorchError code, const char* what) {
   if (code == AOTI_TORCH_SUCCESS) return;
   const char* reason = torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace()
@@ -59,7 +59,7 @@ inline std::string device_name(const Tensor& tensor) {
   }
 }
 
-// All operands of one call share element type and device; the first is the measure.
+// All operands of one call share the first one's element type and device.
 inline void check_alike(const char* first_name, const Tensor& first, const char* name, const Tensor& other) {
   if (other.scalar_type() != first.scalar_type()) {
     throw InvalidArgument(std::string("conv_transpose2d: ") + name + " must have " + first_name + "'s dtype " +

@@ -8,12 +8,12 @@
 // a cluster have neighbouring channels, and each brings half of the pixels for both.
 #pragma once
 
+#include "core/divisor.h"
 #include "device/mma_sm80.cuh"
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/col2im/plan_whole_images.h"
-#include "families/igemm_sm90/epilogue.cuh"
 
 namespace deconv::hopper {
 

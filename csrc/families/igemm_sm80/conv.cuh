@@ -1,11 +1,16 @@
-// The mma family, forward and grad_input on tensor cores from compute capability 8.0 on: the same computation as
-// kernels/gather/conv.cuh, as   sums[m][q] += w[m][c of a chunk, one tap] * source[c][q + shift of the tap].
+// igemm_sm80, forward and grad_input: implicit GEMM with mma.sync, from compute capability 8.0 on.
 //
-// The weights are operand A, packed in the order of use (pack_weight.cuh); the pixels are operand B. A block computes
-// tiles of result channels and pixels, one phase at a time, with four warps of 16 * kRows channels x 64 pixels. The
-// pixels' halo lies in shared memory, once for all taps of a chunk of channels (source.cuh): a lane names the rows that
-// its fragments come from, so a tap's shift is one addition. A turn of the loop is one tap and band of channels, two
-// steps of products; asynchronous copies bring the weights of the next turns and the next halos.
+//   sums[m][q] += w[m, c, tap] * source[c, q + shift(tap)]       for each phase, source phase, k_block, tap
+//
+//   M = result channels   operand A   weights, packed in the order of use (pack_weight.cuh)
+//   N = pixels            operand B   one halo for all taps, a row of shared memory for each pixel (load_source.cuh)
+//   K = source channels   a turn of the loop: one tap, one band of 64 bytes of channels, two steps of 32 bytes
+//
+//   block   4 warps: tile.warps_m along M, the others along N;  warp   16 * kRows channels x 64 pixels
+//
+// Each lane names the rows that ldmatrix reads, so a tap's shift is one addition to its addresses. All warps copy and
+// multiply: each turn issues the weights two turns ahead, the first turn of a halo also the next halo. A block takes
+// work tiles (`item`: a tile of pixels in one phase) one after the other.
 #pragma once
 
 #include "families/igemm_sm80/epilogue.cuh"
@@ -18,9 +23,9 @@ namespace deconv::mma {
 template <class T, int kRows_, bool kSplit_, SourceKind kSource_>
 struct ConvConfig {
   using Element = T;
-  static constexpr int kRows = kRows_;  // of 16 result channels, for each warp
+  static constexpr int kRows = kRows_;  // rows of 16 result channels of a warp
   static constexpr int kColumns = kMmaWarpPixels / 8;
-  static constexpr bool kSplit = kSplit_;  // float32 as two TF32 parts
+  static constexpr bool kSplit = kSplit_;  // tf32x3
   static constexpr SourceKind kSource = kSource_;
   static constexpr bool kRounds = sizeof(T) == 4 && !kSplit && kSource != SourceKind::kRounded;  // pixels to TF32
   static constexpr int kBlocks = mma_blocks(kRows, kSplit);
@@ -49,7 +54,7 @@ class ConvBlock {
     pixel_ = warp / plan.tile.warps_m * kMmaWarpPixels;
     weights_from_ = shared_ + plan.weights_at + (row_ * kSteps * 32 + lane) * 16;
     weights_to_ = shared_ + plan.weights_at + threadIdx.x * 16;
-    // ldmatrix: lanes 0..7 and 16..23 name the first 16 bytes of eight pixels, the others the second.
+    // ldmatrix: lanes 0..7 and 16..23 name the first 16 bytes of eight pixels each, the other lanes the second 16.
 #pragma unroll
     for (int j = 0; j < kColumns / 2; ++j) {
       const int index = pixel_ + 16 * j + lane % 8 + lane / 16 * 8;
@@ -79,8 +84,8 @@ class ConvBlock {
       }
       const Tile tile = tile_of(p, item);
       int row = row_, pixel = pixel_;
-      // Else what follows from them is computed before the loop, and kept in registers; three products have none to
-      // spare.
+      // Keep the compiler from computing addresses before the loop, where they would hold registers. Not in tf32x3,
+      // which has no registers to spare for that.
       if constexpr (!Config::kSplit) asm volatile("" : "+r"(row), "+r"(pixel));
       Result<T, kRows, kColumns>(p, work_, tile, phase, row, pixel, shared_).store(sums_);
     }
@@ -102,7 +107,7 @@ class ConvBlock {
     return min(of_chunk, plan.bands - chunk * of_chunk);
   }
 
-  // The items in order, those without taps left out.
+  // Work tiles in order, without those that have no taps.
   struct ItemWalk {
     int item;
     Phase phase;
@@ -117,7 +122,7 @@ class ConvBlock {
     return turns;
   }
 
-  // The planes of an item that have taps; before the first one: (0, -1).
+  // Advances to the next source phase with taps; (0, -1) comes before the first.
   __device__ __forceinline__ bool next_plane(Plane& plane, const Phase& phase) const {
     do {
       if (++plane.w < plan.planes_w) continue;
@@ -127,12 +132,12 @@ class ConvBlock {
     return true;
   }
 
-  // The halos in order: item by item, plane by plane, chunk by chunk.
+  // Halos in order: by work tile, source phase, k_block.
   struct HaloWalk {
     ItemWalk at;
     Plane plane{0, -1};
     int chunk = 0, slot = 0;
-    int entered = -1;  // what the table has the places of
+    int entered = -1;  // the tile, or tile and source phase, that the table describes
     bool more;
   };
   __device__ __forceinline__ void find_halo() {
@@ -151,11 +156,12 @@ class ConvBlock {
     find_halo();
   }
   __device__ __forceinline__ int next_slot(int slot) const { return slot + 1 == plan.halo_slots ? 0 : slot + 1; }
-  // The first item of the next tile.
+  // The first work tile of the next tile of pixels.
   __device__ __forceinline__ int end_of_tile(int item) const {
     return (p.phases.quotient(item) + 1) * static_cast<int>(p.phases.divisor);
   }
-  // Before anything is asked of a halo, where the block's threads have met: the places of a new tile, or plane.
+  // Fills the table for a new tile or source phase before its first halo is issued. Needs a barrier before it: threads
+  // may still read the old entries.
   __device__ __forceinline__ void enter_tile() {
     const int tile = p.phases.quotient(ahead_.at.item), planes = plan.planes_h * plan.planes_w;
     const int place = planes == plan.table_planes ? tile
@@ -167,14 +173,14 @@ class ConvBlock {
   }
   __device__ __forceinline__ uint32_t halo(int slot) const { return shared_ + slot * plan.halo_bytes; }
 
-  // The weights of the turns in order, those that come next.
+  // Weights of the turns in order, the next to issue.
   struct WeightWalk {
     const unsigned char* from;  // this thread's part
-    int left;  // turns of the item from this one on
-    const unsigned char* next;  // of the next item that has any
+    int left;  // turns of the work tile, this one included
+    const unsigned char* next;  // of the next work tile that has any
     int next_item, next_turns;
   };
-  // From weights_.next_item on. After the last one nobody uses what comes, but it must be there.
+  // Searches from weights_.next_item on. Copies past the last work tile are never used, but the address must be valid.
   __device__ __forceinline__ void find_next_weights() {
     ItemWalk walk{weights_.next_item, {0, 0}};
     weights_.next_turns = find_item(walk);
@@ -185,7 +191,7 @@ class ConvBlock {
                            phase;
     weights_.next = p.packed + column * plan.bands * plan.slots_h * plan.slots_w * turn_bytes_ + threadIdx.x * 16;
   }
-  // Into the slot of the turn before the current one, and on to the next turn.
+  // Issues the copy into the slot of the turn before the current one, and advances to the next turn.
   __device__ __forceinline__ void ask_for_weights() {
     constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaBandBytes;
     static_assert(kOfWarp == kBytes || kOfWarp == 2 * kBytes, "one or two pieces for each thread and tile of a warp");
@@ -196,7 +202,7 @@ class ConvBlock {
     }
     copy_commit();
     const bool ends = --weights_.left == 0;
-    const uint32_t step = weights_.left > 0 ? turn_bytes_ : 0;  // none behind the last item
+    const uint32_t step = weights_.left > 0 ? turn_bytes_ : 0;  // none after the last work tile
     weights_.from = ends ? weights_.next : weights_.from + step;
     weights_.left = ends ? weights_.next_turns : weights_.left;
     if (ends) find_next_weights();
@@ -208,7 +214,7 @@ class ConvBlock {
 
   __device__ __forceinline__ void start() {
     find_result_places(p, shared_ + plan.places_at);
-    __syncthreads();  // a block without halos meets nowhere else
+    __syncthreads();  // a block without halos meets no other barrier
     ahead_.at.item = weights_.next_item = work_.first_item;
     find_next_weights();
     weights_.from = weights_.next;
@@ -236,18 +242,18 @@ class ConvBlock {
     spare_slot_ = (kMmaStages - 1) * turn_bytes_;
   }
 
-  // A turn's share of a halo that comes through registers: the first unit is on the way while the tensor cores work.
+  // A turn's share of a halo that passes through registers. Its first loads are in flight while tensor cores work.
   struct Share {
     typename SourceOf::Unit first;
     int rest, end, bands;
   };
 
-  // The turns of one halo in order: taps, and bands of each.
+  // The turns of one halo in order: by tap, then band.
   struct TurnWalk {
     int turns, left;  // of the halo: all; from this one on
     int bands, left_of_tap;
-    int taps_w, left_w;  // of a line of taps
-    uint32_t pixels, next_w, next_h;  // address of the first pixel; bytes to the next tap's, of the next line
+    int taps_w, left_w;  // of a row of taps
+    uint32_t pixels, next_w, next_h;  // address of the first pixel; bytes to the next tap's, to the next row's
   };
   __device__ __forceinline__ TurnWalk turns_of(const Phase& phase, Plane plane, int chunk) const {
     const TapRows h = taps_h(phase, plane.h), w = taps_w(phase, plane.w);
@@ -270,17 +276,17 @@ class ConvBlock {
     walk.left_w = ends ? walk.taps_w : walk.left_w;
   }
 
-  // Of one step.
+  // Operands of one step.
   struct Operands {
     uint4 weights[kRows];
     uint32_t pixels[kColumns][2];
   };
 
-  // Whether the operands of a step are loaded before the products of the one before it, so that tensor cores need not
-  // wait for shared memory. Three products of one step hide the next one's loads, and need the registers.
+  // Load the operands of a step before the products of the step before it, so that tensor cores need not wait for
+  // shared memory. Not in tf32x3: three products hide the loads, and need the registers.
   static constexpr bool kAhead = !Config::kSplit;
 
-  // All turns of one item. has_halos: they are there already.
+  // All turns of one work tile. has_halos: its halos are in shared memory already.
   __device__ __forceinline__ void accumulate(const Phase& phase, bool has_halos) {
     Operands even, odd;
     Share share;
@@ -328,7 +334,8 @@ class ConvBlock {
     if (plan.keep_halos) kept_from_ = first_slot;
   }
 
-  // Until the next turn's weights have come, with the halos asked for before them, and the current turn is done with.
+  // Waits for the weights of the turn about to begin and the halos issued before them. The barrier also frees what the
+  // turn before has read.
   __device__ __forceinline__ static void wait_for_turn() {
     copy_wait<kMmaStages - 2>();
     __syncthreads();
@@ -388,14 +395,14 @@ class ConvBlock {
   uint32_t shared_;
   SourceOf source_;
   int row_, pixel_;  // the warp's first row of 16 channels, its first pixel
-  int rows_[kColumns / 2];  // bytes from a halo's beginning to what this lane names of 16 pixels
+  int rows_[kColumns / 2];  // bytes from a halo's start to the row that this lane names, of each 16 pixels
   uint32_t turn_bytes_;
-  uint32_t weights_from_, weights_to_;  // addresses in the first slot: of this lane's operands, of what it copies
-  HaloWalk ahead_;  // the next halo to bring
+  uint32_t weights_from_, weights_to_;  // addresses in the first slot: of this lane's operands; of what it copies
+  HaloWalk ahead_;  // the next halo to produce
   WeightWalk weights_;
   int halo_slot_ = 0;  // in use
-  int kept_from_ = 0, kept_until_ = 0;  // the slot of a tile's first halo, for all items before this one
-  uint32_t turn_slot_, spare_slot_;  // of the current turn; of the one before: bytes
+  int kept_from_ = 0, kept_until_ = 0;  // reused halos: slot of a tile's first, for work tiles below kept_until_
+  uint32_t turn_slot_, spare_slot_;  // bytes: of the current turn; of the turn before
   float sums_[kRows][kColumns][4];
 };
 

@@ -1,10 +1,10 @@
-// From a warp's sums to the result: bias, one rounding, and stores of whole sectors where the strides allow.
+// igemm_sm80's epilogue: adds the bias to a warp's sums, rounds once, stores whole sectors where the strides allow.
 //
-// Channels adjacent: rows of operand A are permuted (channel_of_row), so that a lane holds 16 bytes of neighbouring
-// channels of a pixel; of 16-bit types after the 8x8 matrices are transposed in registers. Else a warp passes 8
-// channels at a time through shared memory and stores neighbouring pixels together. Two phases along the width whose
-// columns alternate may come `together` (of the plan): the first one waits in shared memory, and with the second one a
-// lane has four neighbouring columns of a channel, four lanes whole sectors.
+//   channels adjacent   rows of operand A are permuted (channel_of_row), so a lane has 16 bytes of adjacent channels of
+//                       a pixel; 16-bit types transpose 8x8 matrices in registers first
+//   columns adjacent    a warp passes 8 channels at a time through shared memory and stores adjacent pixels together
+//   together = 2        two phases of the width alternate in columns: the first waits in shared memory for the second,
+//                       then a lane stores four adjacent columns of a channel, and four lanes whole sectors
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,8 @@
 
 namespace deconv::mma {
 
-template <class T>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  const Pack<T, 2> pair{narrow<T>(low), narrow<T>(high)};
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-
-// Where a pixel of a tile lies in the result: elements from the tile's first pixel of the phase, and its place in the
-// tile, which is outside of every image if the tile has no such pixel.
+// A pixel of a tile in the result: elements from the tile's first pixel of the phase, and its place in the tile. n is
+// kNoImage if the tile has no such pixel.
 struct alignas(kMmaPlaceBytes) ResultPlace {
   int64_t offset;
   int16_t n, h;
@@ -29,7 +23,7 @@ struct alignas(kMmaPlaceBytes) ResultPlace {
 };
 inline constexpr int kNoImage = INT16_MAX;
 
-// Those of a tile, for all phases and all tiles; the block's threads must meet before they are used.
+// Finds the places of a tile, the same for all phases and tiles. Needs a barrier before they are used.
 template <class T>
 __device__ __forceinline__ void find_result_places(const ConvParams<T>& p, uint32_t places) {
   for (int index = threadIdx.x; index < p.plan.tile.pixels(); index += kMmaThreads) {
@@ -48,7 +42,7 @@ class Result {
  public:
   using Sums = float[kRows][kColumns][4];
 
-  // row: the warp's first of the tile's rows of 16 channels; pixel: its first pixel.
+  // row: the warp's first row of 16 channels in the tile; pixel: its first pixel.
   __device__ __forceinline__ Result(const ConvParams<T>& params, const Work& work, const Tile& tile, const Phase& phase,
                                     int row, int pixel, uint32_t shared)
       : p(params),
@@ -102,12 +96,11 @@ class Result {
       for (int half = 0; half < 2; ++half) {
         const int m = first_ + channel_of_row<T>(row_ + i, lane_ / 4 + 8 * half);
         const bool has = p.bias != nullptr && m < p.result_channels;
-        bias_[i][half] = has ? widen(p.bias[work_.group * p.result_channels + m])
-                             : -0.0f;  // adding that changes nothing
+        bias_[i][half] = has ? widen(p.bias[work_.group * p.result_channels + m]) : -0.0f;  // adding -0 changes nothing
       }
     }
   }
-  // Element e of the sums of a row of 16 channels and 8 pixels, with bias.
+  // Element e of the sums of a row of 16 channels and 8 pixels, bias added.
   __device__ __forceinline__ float value(const Sums& sums, int row, int column, int e) const {
     return sums[row][column][e] + bias_[row][e / 2];
   }
@@ -118,7 +111,7 @@ class Result {
     return pack_pair<T>(value(sums, row, column, 2 * half), value(sums, row, column, 2 * half + 1));
   }
 
-  // 16 bytes of neighbouring channels from `m` of the tile on.
+  // 16 bytes of adjacent channels, from channel `m` of the tile on.
   __device__ __forceinline__ void store_pack(const Pixel& at, int m, uint4 bits) const {
     T* const to = base_ + at.offset + m;
     const int channels = at.exists ? p.result_channels - first_ - m : 0;
@@ -162,10 +155,11 @@ class Result {
   }
 
   static constexpr int kPitch = mma_staging_pitch(sizeof(T)) * 4;  // bytes from one staged channel to the next
-  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  // pixels, or phases of one
-  static constexpr int kQuads = kColumns / kPerWord;  // of words, what a thread keeps of a row of 16 channels
+  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  // pixels of a word
+  static constexpr int kQuads = kColumns / kPerWord;  // groups of four words that a thread keeps of a row
 
-  // Where this thread keeps four words of a row: sums of float32, or of 16 bits those of a half for four columns of 8.
+  // Address of four words that this thread keeps of a row: the sums of 8 columns (float32), or pairs of one half of the
+  // row in four times 8 columns (16-bit).
   __device__ __forceinline__ uint32_t kept(int row, int quad) const {
     return kept_ + ((row * kQuads + quad) * kMmaThreads + threadIdx.x) * 16;
   }
@@ -188,7 +182,7 @@ class Result {
     }
   }
 
-  // With the phase kept, four neighbouring columns of each channel.
+  // Interleaves with the phase kept: four adjacent columns of each channel.
   __device__ __forceinline__ void store_alternating(const Sums& sums) const {
     using Four = std::conditional_t<kPerWord == 2, uint2, uint4>;
 #pragma unroll
@@ -201,7 +195,7 @@ class Result {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           int m = channel_of_row<T>(row_ + i, lane_ / 4 + 8 * half);
-          asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
+          asm volatile("" : "+r"(m));  // keep the compiler from holding the addresses of all channels
           const bool exists = first_ + m < p.result_channels;
           T* const of_channel = base_ + m * p.result_m;
           Four four[4];
@@ -238,12 +232,12 @@ class Result {
         stage(sums, i, half, to);
         __syncwarp();
         int m = channel_of_row<T>(row_ + i, 8 * half);
-        asm volatile("" : "+r"(m));  // else the addresses of all channels are kept from the beginning on
+        asm volatile("" : "+r"(m));  // keep the compiler from holding the addresses of all channels
         store_staged(m);
       }
     }
   }
-  // Eight channels, in the order of the pixels.
+  // Stages eight channels, in the order of the pixels.
   __device__ __forceinline__ void stage(const Sums& sums, int row, int half, uint32_t to) const {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
@@ -256,7 +250,7 @@ class Result {
     }
   }
 
-  // Eight channels of the warp's pixels, a word at a time; m: the first of them, of the tile.
+  // Stores eight channels of the warp's pixels, a word at a time; m: the first, in the tile.
   __device__ __forceinline__ void store_staged(int m) const {
     const int channels = p.result_channels - first_ - m;
     T* const of_channel = base_ + m * p.result_m;
@@ -281,7 +275,7 @@ class Result {
       }
     }
   }
-  // Calls of store(g, address) for the g-th of 8 channels, those that the result has of its `channels` from `to` on.
+  // Calls store(g, address) for each of 8 channels that exists; channels: how many the result has from `to` on.
   template <class Store>
   __device__ __forceinline__ void for_each_channel(T* to, int channels, const Store& store) const {
     int last = 0;

@@ -1,4 +1,5 @@
-// Launcher of the mma family's forward and grad_input.
+// Launcher of igemm_sm80's forward and grad_input: packs the weights, then for each slice of images repacks the source,
+// runs the kernel and unpacks the result, as the plan says.
 #pragma once
 
 #include <algorithm>

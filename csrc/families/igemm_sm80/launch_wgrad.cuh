@@ -1,4 +1,4 @@
-// Launcher of the mma family's grad_weight.
+// Launcher of igemm_sm80's grad_weight: repacks operands as the plan says, runs the kernel, adds the splits.
 #pragma once
 
 #include "families/igemm_sm80/wgrad.cuh"
@@ -11,7 +11,7 @@
 // instances: launch_mma_weight<T, kSplit>(MmaWeightPlan): float16 false, bfloat16 false, tf32 false, float32 true
 namespace deconv {
 
-// One operand as it lies, or first rewritten channels_last at `repacked`.
+// One operand, in place or repacked channels_last at `repacked_at`.
 template <class T>
 mma::WeightOperand<T> mma_weight_operand(const Problem& problem, const Tensor4& tensor, const void* data,
                                          const void* repacked_at, int width, int threads) {
@@ -84,7 +84,7 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
   DECONV_MMA_TILE(2, 4)
 #undef DECONV_MMA_TILE
   if (error != cudaSuccess || plan.splits == 1) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.blocks_m * plan.channels_m(),
+  return launch_add_splits<T>(problem, params, plan.splits, plan.blocks_m * plan.channels_m(),
                               plan.blocks_n * plan.channels_n(), stream, Start::kAfter);
 }
 

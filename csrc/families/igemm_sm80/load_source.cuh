@@ -1,9 +1,8 @@
-// How the source comes into shared memory: the halo of a tile, one chunk of channels of one plane, a row of
-// mma_row_pitch bytes for each pixel, zeros outside the image and past the last channel.
+// igemm_sm80's source in shared memory: the halo of a tile, one k_block of one source phase. A pixel is a row of
+// mma_row_pitch bytes; zeros outside the image and past the last channel.
 //
-// Where each pixel of a halo lies is found once for a tile: a table of offsets, negative where the image has no such
-// pixel. A block's threads bring kMmaPassRows pixels at a time, and those that a thread brings in some passes lie
-// together in the table.
+// A table holds each pixel's offset, found once a tile; kOutside where the image has no such pixel. A block's threads
+// copy kMmaPassRows pixels a pass; a thread reads its entries of kMmaTablePasses passes at once.
 #pragma once
 
 #include "families/igemm_sm80/params.cuh"
@@ -14,17 +13,17 @@ struct Plane {
   int h = 0, w = 0;
 };
 
-// kAny: any strides. kVector: 16 bytes of adjacent channels at once. kRounded: the same, of TF32 values.
+// kAny: any strides. kVector: 16 bytes of adjacent channels at once. kRounded: the same, values are TF32 already.
 enum class SourceKind { kAny, kVector, kRounded };
 
 template <class T, bool kVector>
 class Source {
  public:
-  // table: shared memory.
+  // table: its address in shared memory.
   __device__ __forceinline__ Source(const ConvParams<T>& params, const Work& work, uint32_t table)
       : p(params), table_(table), channels_(params.source + work.group * params.source_group) {}
 
-  // The places of a tile, in `plane` or, if the table takes all planes, in each.
+  // Fills the table for a tile: for `plane`, or for all source phases if the table has room for them.
   __device__ __forceinline__ void enter(const Tile& tile, Plane plane) {
     const MmaConvPlan& plan = p.plan;
     const int step_h = p.axis[0].source_step(), step_w = p.axis[1].source_step();
@@ -46,7 +45,7 @@ class Source {
     }
   }
 
-  // By asynchronous copies: 16 bytes of adjacent channels at once, or 4 bytes of float32.
+  // By cp.async: 16 bytes of adjacent channels at once, or 4 bytes of float32.
   static constexpr bool kCopies = kVector || sizeof(T) == 4;
   __device__ __forceinline__ void copy(int chunk, Plane plane, uint32_t halo) const {
     const int channel = first_channel(chunk) + own_channel(), channels = p.source_channels - channel;
@@ -62,7 +61,7 @@ class Source {
       const uint4 offsets = load_shared_16(places);
 #pragma unroll
       for (int i = 0; i < kMmaTablePasses; ++i) {
-        // No branches, and registers of its own for each copy: it holds on to them for long.
+        // No branches, and own registers for each copy: a copy holds its address registers for long.
         const uint32_t offset = (&offsets.x)[i], at = to + i * pass_bytes;
         const char* const pixel = from + offset;
         const bool wanted = i < left;
@@ -83,8 +82,8 @@ class Source {
     }
   }
 
-  // Or (16-bit) through registers, loads now and stores later: a unit is 16 bytes of a pixel. A warp takes one piece of
-  // each band, of kMmaPassRows neighbouring pixels at once.
+  // Otherwise (16-bit) through registers, loads now and stores later. A unit is 16 bytes of a pixel; a warp takes one
+  // piece of each band, of kMmaPassRows adjacent pixels at once.
   struct Unit {
     T value[kPiece<T>];
     uint32_t to;  // kNowhere: none
@@ -121,7 +120,7 @@ class Source {
   __device__ __forceinline__ int rows() const { return static_cast<int>(p.halo_rows.divisor); }
   __device__ __forceinline__ int passes() const { return (rows() + kMmaPassRows - 1) / kMmaPassRows; }
   __device__ __forceinline__ int table_rows() const { return (rows() + kTableRows - 1) / kTableRows * kTableRows; }
-  // A pixel's entry; of a thread's passes side by side.
+  // A pixel's entry; a thread's passes are adjacent.
   __device__ __forceinline__ uint32_t place(int row, int plane) const {
     const int pass = row / kMmaPassRows;
     return table_ + plane * table_rows() * kMmaOffsetBytes + row / kTableRows * kTableStep +
@@ -134,9 +133,9 @@ class Source {
     return chunk * (p.plan.row_bytes / static_cast<int>(sizeof(T)));
   }
 
-  // Which pixel of a pass this thread copies, and which channels of a band: 16 bytes, four threads a pixel, eight
-  // threads pixels that lie half of the banks apart; or every fourth channel, a warp eight pixels and four channels at
-  // once: whole sectors of columns, and all banks.
+  // Which pixel of a pass this thread copies, and which channels of a band.
+  // kVector: 16 bytes, four threads a pixel; eight threads take two pixels that lie half of the banks apart.
+  // Otherwise every fourth channel; a warp takes eight pixels x four channels: whole sectors of columns, and all banks.
   __device__ __forceinline__ static int own_row() {
     const int lane = threadIdx.x % 32;
     return threadIdx.x / 32 * 8 + (kVector ? lane / 4 % 2 * 4 + lane / 8 : lane % 8);
@@ -153,7 +152,7 @@ class Source {
   const ConvParams<T>& p;
   uint32_t table_;
   const T* channels_;  // of the group
-  const char* first_ = nullptr;  // of the halo, in plane (0, 0), whether it exists or not
+  const char* first_ = nullptr;  // of the halo, in source phase (0, 0); may be outside the image
 };
 
 }  // namespace deconv::mma

@@ -1,13 +1,13 @@
-// How the operands of grad_weight come into shared memory: the pixels of a step, a row of channels for each, of the
-// input as they are, of grad_output those that any tap of the block meets. Zeros outside the image and past the last
-// channel.
+// Operands of igemm_sm80's grad_weight in shared memory: the pixels of a step, a row of channels each. Holds every
+// pixel of the input, and the pixels of grad_output that any tap of the block meets. Zeros outside the image and past
+// the last channel.
 #pragma once
 
 #include "families/igemm_sm80/params.cuh"
 
 namespace deconv::mma {
 
-// A pixel of a step: elements and rows and columns from the step's first.
+// A pixel of a step: elements, rows and columns from the step's first pixel.
 struct alignas(kMmaPlaceBytes) Place {
   int64_t offset;
   int h, w;
@@ -19,10 +19,10 @@ struct WeightOperand {
   int64_t n, c, h, w, group;
   int channels;  // per group
   int size_h, size_w;
-  int step_h, step_w;  // from one pixel of the input to the next
+  int step_h, step_w;  // rows and columns from one pixel of the input to the next
   bool vector;  // 16 bytes of adjacent channels at once
   Divisor pieces;  // of 16 bytes in a staged row
-  int at_once;  // rows that a block's threads reach with a piece each
+  int at_once;  // rows that a block's threads copy at once, a piece each
 };
 
 template <class T>
@@ -38,7 +38,7 @@ struct WeightParams {
   MmaWeightPlan plan;
 };
 
-// The first pixel of a step, of the input.
+// The first pixel of a step, in the input.
 struct WeightStep {
   int n, h, w;
 };
@@ -53,7 +53,7 @@ __device__ __forceinline__ WeightStep find_step(const WeightParams<T>& p, int st
 template <class T>
 class WeightSource {
  public:
-  // width, first: channels of the block's tile, the first one; image_rows: of `rows`, that one image has.
+  // width, first: channels of the block's tile, and its first channel; image_rows: those of `rows` in one image.
   __device__ __forceinline__ WeightSource(const WeightOperand<T>& operand, const MmaWeightPlan& plan, int batch,
                                           int group, int first, int width, int pitch, int rows, int image_rows,
                                           const Place* table)
@@ -69,10 +69,10 @@ class WeightSource {
         table_(table),
         base_(operand.data + group * operand.group + first * operand.c) {}
 
-  // Whether asynchronous copies bring it: 16 bytes, or 4 bytes of float32; 16-bit elements else go through registers.
+  // True if cp.async loads it: 16 bytes at once, or 4 bytes of float32. Otherwise (16-bit) through registers.
   __device__ __forceinline__ bool copies() const { return sizeof(T) == 4 || o.vector; }
 
-  // This thread's share of a step, asynchronously.
+  // Issues this thread's copies of a step.
   __device__ __forceinline__ void copy(const WeightStep& step, uint32_t to) const {
     const Seen seen = see(step);
     if (o.vector) {
@@ -82,7 +82,7 @@ class WeightSource {
     }
   }
 
-  // Units of 16 bytes through registers, neighbouring threads on neighbouring pixels: loads now, stores later.
+  // Units of 16 bytes through registers, adjacent threads on adjacent pixels: loads now, stores later.
   struct Unit {
     Pack<T, kPiece<T>> pack;
     uint32_t to;
@@ -151,7 +151,7 @@ class WeightSource {
     }
   }
 
-  // Eight pixels and four channels a warp: whole sectors of columns.
+  // A warp copies eight pixels x four channels: whole sectors of columns.
   __device__ __forceinline__ void copy_words(const Seen& seen, uint32_t shared) const {
     const int lane = threadIdx.x % 32, channel = lane / 8;
     const int64_t step = 4 * o.c;

@@ -1,7 +1,7 @@
-// The weights as the mma kernels consume them: for each group, tile of result channels and phase, one turn of the loop
-// after the other, in order of use: [plane][chunk][tap row][tap column][band of the chunk]. A turn has, for each 16
-// result channels and each of its two steps of 32 bytes of channels, the 16 bytes of operand A that each lane holds.
-// Turns that phases with fewer taps than others leave at their ends are never used.
+// Weights in igemm_sm80's order of use: for each group, tile of result channels and phase, turn after turn:
+//   [source phase][k_block][tap row][tap column][band of the k_block]
+// A turn holds, for each 16 result channels and each of its two steps of 32 bytes of channels, the 16 bytes of operand
+// A of each lane. Every phase has room for the turns of the fullest; what is left over is never read.
 #pragma once
 
 #include "families/igemm_sm80/params.cuh"
@@ -14,13 +14,13 @@ struct PackParams {
   int64_t weight_m, weight_c, weight_h, weight_w, weight_group;
   unsigned char* packed;
   int source_channels, result_channels, groups;  // channels per group
-  bool taps_fastest;  // neighbouring threads take neighbouring taps, else neighbouring lanes of operand A
+  bool taps_fastest;  // adjacent threads take adjacent taps, else adjacent lanes of operand A
   AxisGeometry axis[2];
   MmaConvPlan plan;
 };
 
-// Where a tap's turns lie along one axis: its phase, how many taps the phase has in all and in earlier planes, how
-// many in this plane, and which of these it is. total is 0 where the phase or the plane has no pixel.
+// A tap's place in the turns along one axis: its phase; the phase's taps, all and in earlier source phases; the taps of
+// its source phase, and its index there. total is 0 where the phase or the source phase has no pixel.
 struct StagePlace {
   int phase, total, before, count, index;
 };
@@ -38,7 +38,7 @@ __device__ __forceinline__ StagePlace stage_place(const AxisGeometry& axis, int 
   return place;
 }
 
-// One thread: one lane's part of operand A, 16 bytes. kRounds: to TF32.
+// One thread packs 16 bytes, one lane's part of operand A. kRounds: to TF32.
 template <class T, bool kRounds>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #if __CUDA_ARCH__ >= 800
@@ -89,7 +89,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     (&fragment.x)[i] = kRounds ? round_to_tf32(bits) : bits;
   }
   const int slots = plan.slots_h * plan.slots_w;
-  // Turns before the tap's: of earlier planes, of the plane's earlier chunks, of the chunk's earlier taps.
+  // Turns before the tap's: earlier source phases, then earlier k_blocks, then earlier taps of the k_block.
   const int of_chunk = plan.row_bytes / kMmaBandBytes, first = band / of_chunk * of_chunk;
   const int turn = (h.before * w.total + h.count * w.before) * plan.bands + first * h.count * w.count +
                    (h.index * w.count + w.index) * min(of_chunk, plan.bands - first) + band - first;

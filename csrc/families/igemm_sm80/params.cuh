@@ -1,4 +1,4 @@
-// What one launch of the mma family's convolution needs.
+// Parameters of a launch of igemm_sm80's forward or grad_input, and the work of a block.
 #pragma once
 
 #include "core/divisor.h"
@@ -9,9 +9,9 @@
 
 namespace deconv::mma {
 
-inline constexpr int kStepBytes = 32;  // of channels, that one product takes
+inline constexpr int kStepBytes = 32;  // of channels, that one mma.sync takes
 
-// The taps of one (phase, plane) along one axis: how many, and the halo pixel at which the first one reads.
+// Taps of one (phase, source phase) along one axis: how many, the halo pixel that the first reads, pixels to the next.
 struct TapRows {
   int count, first, step;
 };
@@ -26,10 +26,10 @@ struct ConvParams {
   int64_t result_n, result_m, result_h, result_w;
   int batch;
   int source_channels, result_channels;  // per group
-  bool vector_result;  // packs of channels, or pairs of columns
+  bool vector_result;  // 16 bytes of channels, or pairs of columns, at once
   AxisGeometry axis[2];
   TapRows taps[2][kMmaMaxStride];  // [axis][phase * planes + plane]
-  int totals[2][kMmaMaxStride];  // [axis][phase]: taps of all planes
+  int totals[2][kMmaMaxStride];  // [axis][phase]: taps of all source phases
   Divisor halo_w, halo_h, halo_rows, planes_w, pixels_w, pixels_h;
   Divisor m_tiles, runs, phases, phases_w, tiles_w, tiles_h;
   MmaConvPlan plan;
@@ -41,15 +41,15 @@ inline constexpr int kBand = kMmaBandBytes / static_cast<int>(sizeof(T));
 template <class T>
 inline constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
 
-// The result channel that row 8 * (half of the matrix) + g of 16 rows computes, of 32 that two of them share. The rows
-// are permuted so that a lane holds 16 bytes of neighbouring channels of a pixel (result.cuh).
+// The result channel that row 8 * half + g of a matrix of 16 rows computes, of the 32 that two matrices share. Rows are
+// permuted so that a lane has 16 bytes of adjacent channels of a pixel (epilogue.cuh).
 template <class T>
 __host__ __device__ constexpr int channel_of_row(int tile, int row) {
   const int quarter = tile % 2 * 2 + row / 8, g = row % 8;
   return tile / 2 * 32 + (sizeof(T) == 2 ? g / 2 * 8 + quarter * 2 + g % 2 : g * 4 + quarter);
 }
 
-// What a block computes: a tile of result channels of one group, for some items one after the other.
+// A block's work: a tile of result channels of one group, and consecutive work tiles.
 struct Work {
   int group, m_tile;
   int first_item, end_item;
@@ -66,7 +66,7 @@ __device__ __forceinline__ Work find_work(const ConvParams<T>& p) {
   return work;
 }
 
-// A tile of pixels in one phase of the result. The phases of a tile are neighbours.
+// A work tile (`item`) is a tile of pixels in one phase of the result. The phases of a tile are consecutive.
 struct Phase {
   int h, w;
 };
@@ -76,7 +76,7 @@ __device__ __forceinline__ Phase phase_of(const ConvParams<T>& p, int item) {
   return {h, phase - h * p.plan.phases_w};
 }
 
-// Its first pixel, in q.
+// A tile's first pixel, in q (core/taps.h).
 struct Tile {
   int n, h, w;
 };

@@ -1,4 +1,4 @@
-// float32 as two TF32 numbers for the mma family, in registers.
+// tf32x3 in registers, for igemm_sm80: float32 as two TF32 numbers, a product as three.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,18 @@
 
 namespace deconv::mma {
 
-// The upper 19 bits, and what they leave, exactly; NaN if the value is Inf or NaN.
+// The upper 19 bits, and the exact rest; the rest is NaN if the value is Inf or NaN.
 __device__ __forceinline__ uint32_t high_part(uint32_t value) { return value & 0xffffe000u; }
 __device__ __forceinline__ float low_part(uint32_t value) {
   return __uint_as_float(value) - __uint_as_float(high_part(value));
 }
-// A low part rounded to TF32, which tensor cores truncate.
+// A low part, rounded to TF32: tensor cores truncate.
 __device__ __forceinline__ uint32_t rounded_low(float low) { return __float_as_uint(low) + 0x1000u; }
 
 __device__ __forceinline__ float finite_or_zero(float value) {
   return fabsf(value) < __int_as_float(0x7f800000) ? value : 0.0f;
 }
 
-// float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so the products of
-// each step start from zero and are added here.
-//
 // The low parts of an operand B of kColumns x 8 columns.
 template <int kColumns>
 struct LowParts {
@@ -41,7 +38,9 @@ struct LowParts {
   }
 };
 
-// sums += a * b, for 16 rows; kTogether columns of 8 are independent sums, for the products of one follow each other.
+// sums += a * b, for 16 rows, as three TF32 products. Tensor cores truncate their running sum, so each step starts from
+// zero and is added here in float32. kTogether blocks of 8 columns alternate, because the products of one block depend
+// on each other.
 template <int kTogether, int kColumns>
 __device__ __forceinline__ void multiply_add_split(float (&sums)[kColumns][4], uint4 a,
                                                    const uint32_t (&b)[kColumns][2], const LowParts<kColumns>& low_b) {
@@ -66,7 +65,7 @@ __device__ __forceinline__ void multiply_add_split(float (&sums)[kColumns][4], u
 #pragma unroll
     for (int k = 0; k < kTogether; ++k)
       multiply_add<float>(part[k], low_a, high_part(b[j + k][0]), high_part(b[j + k][1]));
-    if (careful) {  // Inf and NaN come from the product of the high parts alone
+    if (careful) {  // Inf and NaN come from the high parts' product alone
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
 #pragma unroll

@@ -1,15 +1,16 @@
-// The mma family, grad_weight on tensor cores from compute capability 8.0 on:
-//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// igemm_sm80, grad_weight: mma.sync, from compute capability 8.0 on.
 //
-// The input is operand A (16 channels m x pixels), grad_output operand B (pixels x 8 channels n), K are pixels. A warp
-// accumulates 16 * kRows channels m x kUnits units; a unit is 16 channels n of one tap. In shared memory a pixel is a
-// row of channels, for all layouts, strides and dilations. A block stages the pixels of grad_output that its taps meet
-// once for all of them: along each axis lines that are a stride apart lie together (MmaWeightTap), so for each tap
-// neighbouring pixels are neighbouring rows, and another tap is another offset. Lanes name the rows that their
-// fragments come from, so a step may be any tile of images x rows x columns.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-// Splits of the steps write partial sums; add_splits.cuh adds them in order, so the result never changes from run to
-// run.
+//   M = input channels    operand A   a warp has 16 * kRows of them
+//   N = output channels   operand B   a warp has kUnits units: 16 output channels of one tap each
+//   K = pixels            a step: any tile of images x rows x columns
+//
+// In shared memory a pixel is a row of channels, for all layouts, strides and dilations. A block stages the grad_output
+// pixels of all its taps once; along each axis lines that are a stride apart are adjacent (MmaWeightTap). So adjacent
+// pixels are adjacent rows for every tap, and a tap is an offset. Each lane names the rows of its fragments.
+//
+// Splits of the steps write partial sums; lowerings/split_k_reduce.cuh adds them in order: same bits in every run.
 #pragma once
 
 #include "families/igemm_sm80/load_wgrad.cuh"
@@ -22,13 +23,13 @@ struct WeightConfig {
   using Element = T;
   static constexpr int kRows = kRows_;
   static constexpr int kUnits = kUnits_;
-  static constexpr bool kSplit = kSplit_;  // float32 as two TF32 parts
+  static constexpr bool kSplit = kSplit_;  // tf32x3
   static constexpr int kThreads = 32 * mma_weight_warps({kRows, kUnits}, kSplit);
   static_assert(!kSplit || sizeof(T) == 4, "only float32 is split");
   static_assert(kRows % 2 == 0, "two rows of matrices share 32 channels");
 };
 
-// What a block computes: a tile of channels and a group of taps, over a range of steps.
+// A block's work: a tile of channels and a group of taps, over a range of steps.
 struct WeightTile {
   int group, m, n;  // first channels within the group
   int first_h, first_w, count_h, count_w;  // taps along each axis, in the order of the tables
@@ -82,15 +83,15 @@ class WeightBlock {
     row_ = warp % plan.warps_m * kRows;
     unit_ = warp / plan.warps_m * kUnits;
     units_ = tile_.count_h * tile_.count_w * plan.chunks_n;
-    // What a lane reads of a product's pixels: of 16 bits the address of a row of ldmatrix, of float32 neighbouring
-    // channels of pixels t and t + 4 (t: lane % 4).
+    // What a lane reads of a product's pixels. 16-bit: the address of a row for ldmatrix. float32: adjacent channels of
+    // pixels t and t + 4 (t: lane % 4).
     x_lane_ = kSize == 2 ? (lane / 16 * 8 + lane % 8) * plan.x_pitch + row_ * 32 + lane / 8 % 2 * 16
                          : lane % 4 * plan.x_pitch + row_ * 64 + lane / 4 * 16;
     rows_lane_ = plan.rows_at + (kSize == 2 ? lane % 16 : lane % 4) * 4;
     const int y_lane = kSize == 2 ? lane / 16 * 16 : lane / 4 * 8;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      const Unit unit = find_unit(min(unit_ + u, units_ - 1));  // those past the last compute what nobody stores
+      const Unit unit = find_unit(min(unit_ + u, units_ - 1));  // those past the last compute sums that nobody stores
       const int rows = p.taps[0][tile_.first_h + unit.tap_h].line * lines_w_ +
                        p.taps[1][tile_.first_w + unit.tap_w].line;
       y_lane_[u] = plan.y_at + rows * plan.y_pitch + unit.chunk * 16 * kSize + y_lane;
@@ -113,7 +114,7 @@ class WeightBlock {
     load_units(0, loaded_units(), first, slot);
     for (int step = tile_.begin; step < tile_.end; ++step) {
       copy_wait_all();
-      __syncthreads();  // this step has come, and the one before is done with
+      __syncthreads();  // this step has landed, the one before is read
       const bool more = step + 1 < tile_.end;
       const WeightStep ahead = find_step(p, step + 1);
       if (more) copy(ahead, next);
@@ -136,14 +137,14 @@ class WeightBlock {
   }
   __device__ __forceinline__ int image_lines() const { return lines_h_ * lines_w_; }
 
-  // Which line of grad_output a staged line is, for pixel 0.
+  // The line of grad_output that a staged line holds, for pixel 0.
   __device__ __forceinline__ static int reach_of(const MmaWeightTap* taps, int count, int line, int stride) {
     int i = count - 1;
     while (taps[i].segment > line) --i;
     return taps[i].reach + (line - taps[i].segment) * stride;
   }
 
-  // The places of both operands' staged pixels, and the row of grad_output that the first tap reads at each pixel.
+  // Finds the places of both operands' staged pixels, and the staged row that the first tap reads at each pixel.
   __device__ __forceinline__ void fill_tables(unsigned char* shared) const {
     const int width = plan.pixels.w, image_pixels = plan.pixels.h * width, pixels = plan.pixels.n * image_pixels;
     auto* const x_places = reinterpret_cast<Place*>(shared + plan.x_places_at);
@@ -167,7 +168,7 @@ class WeightBlock {
     y_.copy(step, slot + plan.y_at);
   }
 
-  // Through registers: units begin + thread, begin + thread + threads, ... below end, of the input and grad_output.
+  // Through registers: units begin + thread, begin + thread + threads, ... below end, first of the input.
   using Loaded = typename WeightSource<T>::Unit;
   __device__ __forceinline__ int loaded_units() const { return x_.units() + y_.units(); }
   __device__ __forceinline__ Loaded load_unit(int index, const WeightStep& step, uint32_t slot) const {
@@ -182,7 +183,7 @@ class WeightBlock {
     }
   }
 
-  // A step, and the units of the next one: the first loads of a share are on the way while the tensor cores work.
+  // Multiplies a step and loads the units of the next; a share's first loads are in flight while tensor cores work.
   __device__ __forceinline__ void multiply_and_load(uint32_t slot, const WeightStep& ahead, uint32_t next, int units) {
     const int products = plan.step_pixels / kPixels, threads = blockDim.x;
     const int share = units == 0 ? 0 : (units + products * threads - 1) / (products * threads) * threads;
@@ -205,7 +206,7 @@ class WeightBlock {
     }
   }
 
-  // Bytes from a slot's first row of grad_output to that of a product's pixel.
+  // Bytes from a slot's first row of grad_output to the row of a product's pixel.
   __device__ __forceinline__ uint32_t row_of(int k, int pixel) const {
     return load_shared_4(shared_ + rows_lane_ + (k * kPixels + pixel) * 4);
   }
@@ -254,7 +255,7 @@ class WeightBlock {
     }
   }
 
-  // Operands A: a lane reads four neighbouring channels of a pixel, which two rows of matrices share.
+  // Operand A: a lane reads four adjacent channels of a pixel, for two matrices of 16 rows.
   template <class Multiply>
   __device__ __forceinline__ void multiply_float(uint32_t x, Multiply multiply) const {
 #pragma unroll
@@ -265,15 +266,15 @@ class WeightBlock {
     }
   }
 
-  // A lane's four sums of one channel m and one unit, and their channels n: of float32 four neighbours, of 16 bits two
-  // and two.
+  // A lane's four sums of one channel m and one unit, and their channels n: four adjacent ones (float32), or twice two
+  // (16-bit).
   __device__ __forceinline__ float sum_of(int i, int half, int u, int e) const {
     return kSize == 4 ? sums_[i][2 * u + e % 2][2 * half + e / 2] : sums_[i][2 * u + e / 2][2 * half + e % 2];
   }
   __device__ __forceinline__ static int channel_of_sum(int lane, int e) {
     return kSize == 4 ? lane % 4 * 4 + e : lane % 4 * 2 + e % 2 + e / 2 * 8;
   }
-  // The channel m of half a row of matrices.
+  // The channel m of half a matrix of 16 rows.
   __device__ __forceinline__ static int channel_of_row(int lane, int i, int half) {
     return kSize == 4 ? i / 2 * 32 + lane / 4 * 4 + i % 2 * 2 + half : i * 16 + half * 8 + lane / 4;
   }
@@ -329,7 +330,7 @@ class WeightBlock {
   const WeightParams<T>& p;
   const MmaWeightPlan& plan;
   const WeightTile tile_;
-  const int lines_h_, lines_w_;  // of grad_output, staged of an image
+  const int lines_h_, lines_w_;  // lines of grad_output staged for an image
   const WeightSource<T> x_, y_;
   uint32_t shared_;
   int row_, unit_, units_;  // the warp's first row of 16 channels, its first unit; all units

@@ -1,16 +1,19 @@
-// Hopper family, forward and grad_input on tensor cores: the same computation as kernels/gather/conv.cuh.
+// Implicit GEMM with wgmma, forward and grad_input: the same computation as families/simt/conv.cuh.
 //
-// The weights are operand A (64 result channels), pixels are operand B. One halo of the source in shared memory
-// serves every tap of every phase: a tap's pixels begin some rows further on (wgmma.cuh). A block is persistent and
-// has two warpgroups that multiply, on neighbouring pixels with the same weights, on the same pixels with neighbouring
-// channels' weights, or in turns on items of their own; and one whose warps fill two rings: halos (source.cuh) and
-// weights, from where they lie or packed beforehand in the order of use (pack_weight.cuh). A source of few channels is
-// written as rows of all taps instead (source_im2col.cuh).
+//   acc[64 result channels m][N pixels q]  +=  sum over c of a k_block  w[m, c, tap] * source[c, q + shift(tap)]
 //
-// Where items are too few for all multiprocessors, the blocks of a cluster share one: each adds up a part of the
-// planes and chunks, and they add their sums in the order of their ranks, through each other's shared memory.
+//   A: weights, a row of plan.row_bytes of c for each m       B: halo, a row of plan.row_bytes of c for each pixel;
+//                                                                a tap begins at another row (device/wgmma_sm90.cuh)
+//   warpgroups 0, 1   multiply and store: neighbouring pixels with the same weights, the same pixels with the next 64
+//                     channels, or (ping-pong) work tiles of their own
+//   warp 8            one thread produces weights, packed in order of use (lowerings/pack_weight.cuh) or in place
+//   warps 9..         produce halos (load_source.cuh, load_source_nchw.cuh) or im2col rows (load_source_im2col.cuh)
+//
+// Blocks are persistent; Pipelines connect the warps. If work tiles are too few for all multiprocessors, the blocks of
+// a cluster share one: each takes a part of the source phases and k_blocks, and their sums are added in rank order.
 #pragma once
 
+#include "device/cluster_sum.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/igemm_sm90/epilogue.cuh"
@@ -20,48 +23,14 @@
 
 namespace deconv::hopper {
 
-template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
-          bool kSplits_, bool kMajorM_, bool kToBlocks_>
-struct ConvConfig {
-  using Element = T;
-  static constexpr int kGroups = kGroups_;
-  static constexpr int kPhases = kPhases_;
-  static constexpr int kFold = kFold_;
-  static constexpr int kParts = kParts_;
-  static constexpr int kRowBytes = kRowBytes_;
-  // Weights of one tap and chunk for one warpgroup, one part.
-  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
-  static constexpr HopperSource kSource = kSource_;
-  static constexpr bool kSplits = kSplits_;  // an item is a cluster's
-  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
-  static constexpr bool kToBlocks = kToBlocks_;  // the result's pixels are blocks of another one's
-  static constexpr bool kAsks = hopper_asks(kSource);
-  static constexpr bool kWrites = hopper_writes(kSource, kParts);
-  // Warps that say when a halo is whole: the one that asks for tensor copies, or those that write.
-  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
-  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
-  static constexpr bool kMovesRegisters = kThreads == 512;
-  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
-  // An item's phase groups may have halos of their own: those of rows that wait for all of them (plan.row_phases).
-  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
-  // HopperResults::kCopied, with channels adjacent and with columns.
-  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
-  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
-                                         !kSplits && !kMajorM;
-  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
-  // Registers of a thread that multiplies and of one that brings, where the launch gives each 128.
-  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
-  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
-};
-
 template <class Config>
 class ConvBlock {
   using T = typename Config::Element;
   static constexpr int kPhases = Config::kPhases;
   static constexpr int kRowBytes = Config::kRowBytes;
   static constexpr int kMultiplyWarps = 8;
-  static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // one for each warpgroup
-  static constexpr int kSumBarrier = 4, kCopyBarriers = 5;  // of these one for each warpgroup
+  static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // kTurnBarriers: one for each warpgroup
+  static constexpr int kSumBarrier = 4, kCopyBarriers = 5;  // kCopyBarriers: one for each warpgroup
   static constexpr bool kIsIm2col = Config::kSource == HopperSource::kIm2col;
 
  public:
@@ -101,7 +70,7 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void run() {
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the shuffle tells the compiler that it is uniform
     if (warp < kMultiplyWarps) {
       if constexpr (Config::kMovesRegisters) take_registers<Config::kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
@@ -118,9 +87,9 @@ class ConvBlock {
  private:
   using MatrixSource = Im2colSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps>;
 
-  // The segments that this block adds up: the chunks of each plane, one after the other.
+  // The segments (source_phase, k_block) that this block adds up, in order: all of them, or its rank's part.
   struct Share {
-    int plane = 0, plane_end, chunk = 0, chunk_end;  // the first, and where the last plane's chunks end
+    int plane = 0, plane_end, chunk = 0, chunk_end;  // first segment; chunk_end: of the last source_phase
     int chunks;
 
     __device__ __forceinline__ int begin(int of_plane) const { return of_plane == plane ? chunk : 0; }
@@ -140,7 +109,7 @@ class ConvBlock {
     }
     return share;
   }
-  // A cluster has one item.
+  // A cluster has one work tile.
   static __device__ __forceinline__ int first_item() {
     if constexpr (Config::kSplits) return cluster_index();
     return blockIdx.x;
@@ -158,7 +127,7 @@ class ConvBlock {
     }
     return taps;
   }
-  // A segment without taps needs no halo, except that a kept halo belongs to all phase groups.
+  // A segment without taps needs no halo. A reused halo belongs to all phase groups, so it is never idle.
   __device__ __forceinline__ bool is_idle(const Phases& phases, int plane) const {
     if (plan.keep_halo) return false;
     int count = 0;
@@ -255,7 +224,7 @@ class ConvBlock {
     return shared_ + ring.slot * plan.halo_bytes * Config::kParts;
   }
 
-  // A warp that wrote its share of a halo says so.
+  // Signals that this warp has written its share of a halo. wgmma reads through the async proxy, hence the fence.
   __device__ __forceinline__ static void hand_over(const Ring& ring, int thread) {
     fence_to_async_proxy();
     __syncwarp();
@@ -263,7 +232,7 @@ class ConvBlock {
   }
 
   __device__ __forceinline__ void bring_source(int thread) {
-    // So that addresses are kept, not made anew at each use.
+    // Keeps addresses in registers: otherwise the compiler computes them anew at each use.
     asm volatile("" : "+r"(shared_), "+r"(halos_.full), "+r"(halos_.empty), "+r"(raw_.full), "+r"(raw_.empty));
     if (plan.repack) await_predecessors();
     HaloWalk walk(*this);
@@ -285,7 +254,7 @@ class ConvBlock {
 
   __device__ __forceinline__ void ask_for_halos(HaloWalk& walk) {
     Ring ring = halos_;
-    // With two parts a halo that has landed is not yet whole.
+    // tf32x3: a halo that has landed still lacks its low parts, so TMA signals another barrier.
     const uint32_t landed = Config::kParts == 2 ? raw_.full : ring.full;
     for (; walk.more(); walk.next(), ring.advance()) {
       ring.wait_empty();
@@ -293,7 +262,7 @@ class ConvBlock {
     }
   }
 
-  // So that channels which no box brings are zeros for good.
+  // Zeros the channels that no raw box holds, once: nothing else writes them.
   __device__ __forceinline__ void clear_halos() const {
     const int bytes = plan.halo_slots * plan.halo_bytes * Config::kParts;
     for (int at = threadIdx.x * 16; at < bytes; at += Config::kThreads * 16) {
@@ -361,7 +330,7 @@ class ConvBlock {
     }
   }
 
-  // One tap of one chunk.
+  // Descriptors of a stage: one tap of one k_block.
   struct Stage {
     uint64_t weight, source;
   };
@@ -369,7 +338,7 @@ class ConvBlock {
 
   template <int kN>
   __device__ __forceinline__ static void issue(float (&acc)[kN / 2], const Stage& stage, bool accumulate) {
-    constexpr int kRows = 32 / static_cast<int>(sizeof(T));  // of M-major weights, that one instruction takes
+    constexpr int kRows = 32 / static_cast<int>(sizeof(T));  // of M-major weights that one wgmma takes
 #pragma unroll
     for (int i = 0; i < kRowBytes / 32; ++i) {
       if constexpr (Config::kMajorM) {
@@ -384,10 +353,10 @@ class ConvBlock {
   __device__ __forceinline__ void multiply(int warpgroup, int warp) {
     constexpr int kN = 8 * Config::kGroups;
     const int lane = threadIdx.x % 32;
-    using ResultTile = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
-    const ResultTile result(p, warpgroup, warp, lane,
+    using ConvResult = Result<T, Config::kGroups, kPhases, Config::kFold, Config::kMajorM, Config::kToBlocks>;
+    const ConvResult result(p, warpgroup, warp, lane,
                             shared_ + plan.staging_at + (warpgroup * 4 + warp) * plan.staged_bytes);
-    const bool leader = lane == 0;  // of its warp: each warp releases for itself
+    const bool leader = lane == 0;  // each warp releases for itself
     const bool releases_weights = leader && !plan.resident_weights;
     const int first_row = warpgroup == 0
                               ? 0
@@ -401,7 +370,8 @@ class ConvBlock {
     Ring halos = halos_, weights = weights_;
     const Share share = this->share();
     float acc[kPhases][kN / 2];
-    // The second warpgroup starts when the first has a lead, and keeps that distance: results leave in turn.
+    // The second warpgroup starts `lead` stages after the first and keeps that distance, so that their stores take
+    // turns.
     int lead = plan.skew;
     if (lead > 0 && warpgroup == 1) {
       named_barrier_sync(kSkewBarrier, 256);
@@ -415,7 +385,7 @@ class ConvBlock {
     const int step = plan.in_turns ? 2 * gridDim.x : gridDim.x;
     for (int index = first_item() + (plan.in_turns ? warpgroup * gridDim.x : 0); index < plan.items; index += step) {
       const Item item = find_item(p, index);
-      const bool other_has_next = index + static_cast<int>(gridDim.x) < plan.items;  // the other warpgroup's
+      const bool other_has_next = index + static_cast<int>(gridDim.x) < plan.items;  // of the other warpgroup
       if (plan.resident_weights) {
         weights.slot = 0;
         weights.parity = 0;
@@ -423,13 +393,13 @@ class ConvBlock {
       for (int group = item.phase_begin; group < item.phase_end; ++group) {
         const Phases phases = phases_of<kPhases>(p, group);
         const bool last_group = group == item.phase_end - 1;
-        const bool last_use = last_group || (Config::kMayWait && !plan.keep_halo);  // of this phase group's halos
-        // The turn is awaited when nothing is left to do before but to wait for this item's halo and weights: before it
-        // a barrier's parity may be that of a round too early.
+        const bool last_use = last_group || (Config::kMayWait && !plan.keep_halo);  // of this group's halos
+        // Await the turn right before the first wait for a halo or weights. Earlier, a barrier may be a round behind,
+        // and its parity would match too early.
         bool awaits_turn = plan.in_turns && (warpgroup == 1 || other_has_next || group == item.phase_begin);
-        Ring ring = halos;  // a kept halo is walked again by each phase group
-        // Slots that the products under way read, and which of them this lane releases once those are done: without a
-        // branch between two stages. Whether the next weights have come is asked a stage ahead.
+        Ring ring = halos;  // each phase group walks a reused halo again
+        // Slots that products under way still read are released a stage later, predicated: no branch between two
+        // stages. The barrier of the next weights is tested a stage ahead.
         int old_weight = 0, old_halo = 0;
         bool owes_weight = false, owes_halo = false, weights_came = false;
 #pragma unroll
@@ -483,7 +453,7 @@ class ConvBlock {
                 }
               }
             }
-            if (last_use) {  // this halo is done with, once its last products are
+            if (last_use) {  // release this halo, after its last products
               if (Config::kParts == 1 && has_taps) {
                 old_halo = ring.slot;
                 owes_halo = leader;
@@ -495,7 +465,7 @@ class ConvBlock {
             ring.advance();
           }
         }
-        if (awaits_turn) await_turn(warpgroup);  // without any taps
+        if (awaits_turn) await_turn(warpgroup);  // no segment had taps: the turn is still due
         if (plan.in_turns && (other_has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
         mma_wait<0>();
 #pragma unroll
@@ -504,15 +474,16 @@ class ConvBlock {
         ring.release_if(owes_halo, old_halo);
         if (last_use) halos = ring;
         if constexpr (Config::kSplits) {
-          if (!add_shares(acc[0])) return;
+          named_barrier_sync(kSumBarrier, 256);  // the only work tile: no product reads what the sums overwrite
+          if (!add_over_cluster<256>(acc[0], shared_ + threadIdx.x * 16, plan.split)) return;
         }
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.add_bias(item, acc);
         if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
-          copy_results(result, item, group, acc, warpgroup);
+          copy_results(TmaStore<typename ConvResult::Tile>(result), item, group, acc, warpgroup);
         } else {
           result.store(item, phases, acc);
-          __syncwarp();  // lanes part there, and what follows is for whole warps
+          __syncwarp();  // stores diverge, and what follows needs whole warps
         }
       }
       if (lead > 0) {
@@ -524,11 +495,11 @@ class ConvBlock {
     if (Config::kMayCopy && threadIdx.x % 128 == 0) wait_copies_out();
   }
 
-  // A warpgroup's results on their way by tensor copies, out of rows that are free again once the copies before have
-  // read them.
-  template <class ResultTile>
-  __device__ __forceinline__ void copy_results(const ResultTile& result, const Item& item, int phase_group,
-                                               const typename ResultTile::Accumulators& acc, int warpgroup) const {
+  // Stages a warpgroup's results and stores them by TMA. The staging rows are free once the copies before have read
+  // them.
+  template <class Store>
+  __device__ __forceinline__ void copy_results(const Store& store, const Item& item, int phase_group,
+                                               const typename Store::Accumulators& acc, int warpgroup) const {
     const uint32_t staged = shared_ + plan.staging_at + 4 * warpgroup * plan.staged_bytes;
     const bool leader = threadIdx.x % 128 == 0;
     const auto by_copies = [&](const auto& stage, const auto& copy) {
@@ -541,65 +512,23 @@ class ConvBlock {
     };
     if constexpr (Config::kCopiesColumns) {
       if (!Config::kCopiesChannels || !plan.channels_adjacent) {
-        by_copies([&] { result.stage_columns(acc, staged); },
-                  [&] { result.copy_staged_columns(item, phase_group, staged); });
+        by_copies([&] { store.stage_columns(acc, staged); }, [&] { store.send_columns(item, phase_group, staged); });
         __syncwarp();
         return;
       }
     }
     if constexpr (Config::kCopiesChannels) {
 #pragma unroll
-      for (int part = 0; part < ResultTile::kCopies; ++part) {
-        by_copies([&] { result.stage_channels(acc, part, staged); },
-                  [&] { result.copy_staged_channels(item, phase_group, part, staged); });
+      for (int part = 0; part < Store::kCopies; ++part) {
+        by_copies([&] { store.stage_channels(acc, part, staged); },
+                  [&] { store.send_channels(item, phase_group, part, staged); });
       }
     }
     __syncwarp();
   }
 
-  // Adds the sums of a cluster's blocks, for the first of them. Each adds its part of the accumulators, in the order of
-  // ranks, and gives the sums to the first. The only item of these blocks is done with, so nobody else uses what is
-  // overwritten here.
-  template <int kCount>
-  __device__ __forceinline__ bool add_shares(float (&acc)[kCount]) const {
-    constexpr int kBytes = 16, kAhead = 4;
-    const int rank = cluster_rank();
-    const uint32_t own = shared_ + threadIdx.x * kBytes;
-    const auto at = [&](int i) { return own + i * 256 * kBytes; };
-    named_barrier_sync(kSumBarrier, 256);
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      store_shared(at(i), make_uint4(__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]),
-                                     __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])));
-    }
-    cluster_sync();
-    for (int i = rank; i < kCount / 4; i += plan.split) {
-      float4 sum = load_cluster(at(i), 0);
-      for (int first = 1; first < plan.split; first += kAhead) {
-        float4 value[kAhead];
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) value[a] = load_cluster(at(i), min(first + a, plan.split - 1));
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-          if (first + a >= plan.split) break;
-          sum.x += value[a].x, sum.y += value[a].y, sum.z += value[a].z, sum.w += value[a].w;
-        }
-      }
-      store_cluster(at(i), 0, sum);
-    }
-    cluster_sync();
-    if (rank > 0) return false;
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      const uint4 sum = load_shared_vector(at(i));
-      acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
-      acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
-    }
-    return true;
-  }
-
-  // A warpgroup's turn to multiply: given by the other as soon as its own last products are under way. Each turn that
-  // is awaited is given once, so none is given to a warpgroup that has no more.
+  // Ping-pong: a warpgroup's turn to multiply. The other gives it as soon as its own last products are issued. Each
+  // turn given is awaited once, so a warpgroup without another work tile gets none.
   __device__ __forceinline__ static void await_turn(int warpgroup) {
     named_barrier_sync(kTurnBarriers + warpgroup, 256);
   }
@@ -607,7 +536,8 @@ class ConvBlock {
     named_barrier_arrive(kTurnBarriers + warpgroup, 256);
   }
 
-  // Moves both rings past the other warpgroup's item. In turns phase groups of an item share its halos.
+  // Moves both Pipelines past the other warpgroup's work tile. With ping-pong, the phase groups of a work tile share
+  // its halos.
   __device__ __forceinline__ void skip(const Item& item, Ring& halos, Ring& weights) const {
     int halo_count = 0, stage_count = 0;
     for (int group = item.phase_begin; group < item.phase_end; ++group) {
@@ -624,8 +554,8 @@ class ConvBlock {
     weights.skip(stage_count * plan.chunks);
   }
 
-  // float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage
-  // starts from zero and is added here.
+  // tf32x3: three TF32 products. Tensor cores truncate their running sum, so each stage starts from zero and is added
+  // here in float32.
   template <int kHalf>
   __device__ __forceinline__ void add_split(float (&total)[kHalf], const Stage& stage) const {
     constexpr int kN = 2 * kHalf;
@@ -647,7 +577,7 @@ class ConvBlock {
   const HopperConvPlan& plan;
   uint32_t shared_;
   Ring halos_, weights_, raw_;
-  uint32_t nowhere_;  // 16 bytes that nobody reads
+  uint32_t nowhere_;  // 16 bytes for rows outside the halo; never read
 };
 
 template <class Config>

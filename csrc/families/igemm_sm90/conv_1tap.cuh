@@ -1,22 +1,22 @@
-// Hopper family, forward of one tap from a contiguous source into blocks of the result (Problem::blocks):
-//   y[pixel, element] = sum over channels c of  x[c, pixel] * w[c, element].
+// Pixels as operand A: forward of one tap from NCHW into blocks of a sub_pixel result (kernel = stride).
 //
-// Pixels are operand A, gathered into registers from planes as they lie: no kernel and no warp rewrites the source. The
-// elements of blocks are operand B, packed beforehand (pack_weight.cuh). So a lane holds neighbouring elements of a
-// block's row, and eight lanes have neighbouring pixels: results leave from registers in whole sectors.
+//   y[pixel q, element e of a block]  =  bias  +  sum over channels c of  x[c, q] * w[c, e]
 //
-// Tensor copies bring pieces of kPlanesPiece pixels of one image, a row a channel. Where planes do not all begin at
-// multiples of 16 bytes, a row begins up to as many before the piece, the same for all channels of a class, and pixels
-// change lanes. Blocks are persistent, and rings are filled ahead while warpgroups that multiplied store. Where the
-// weights of all source channels fit they stay, and warpgroups take items of their own; else two share an item's
-// weights.
+//   A, registers: 64 pixels x k_block of c     B, shared memory: kN elements x k_block, lowerings/pack_weight.cuh
+//
+//   warpgroups 0, 1 (2)   gather A from NCHW rows, multiply, store: a lane holds adjacent elements of a block's row
+//                         and eight lanes hold neighbouring pixels, so whole sectors leave from registers
+//   last warpgroup        one thread for each Pipeline issues TMA: pieces of kPlanesPiece pixels, a row a channel
+//
+// Weight-stationary if the weights of all channels fit: each warpgroup then has work tiles and a Pipeline of its own.
+// Else two share the weights of a work tile. Channel planes may begin off 16 bytes: rows then begin some pixels before
+// the piece, the same for all channels of a class, and lanes shift them away.
 #pragma once
 
 #include "device/mma_sm80.cuh"
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
 #include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_1tap.h"
 
@@ -25,10 +25,10 @@ namespace deconv::hopper {
 template <class T>
 struct PlanesParams {
   CUtensorMap source_map;
-  // From a class's plane to the next's: elements, and how many of them lie behind a multiple of 16 bytes.
+  // From a class's channel plane to the next: elements, and how far they reach past a multiple of 16 bytes.
   int class_step, class_skipped;
-  Divisor class_groups;  // of 8 channels: of a class, in a chunk
-  const unsigned char* packed;  // pack_weight.cuh
+  Divisor class_groups;  // groups of 8 channels that a class has in a k_block
+  const unsigned char* packed;  // lowerings/pack_weight.cuh
   const T* bias;
   T* result;
   int64_t result_n, result_m, result_h, result_w;  // from an image, channel, row of blocks, block to the next
@@ -37,29 +37,29 @@ struct PlanesParams {
   int images;
   int result_channels;  // of a group: elements of blocks
   bool whole;  // every element of a block exists
-  bool pairs;  // neighbours of a block's row, from an even one on, may be stored together
-  Divisor columns, m_tiles, image_pieces, width;  // of the plan's numbers; of the source
+  bool pairs;  // adjacent elements of a block's row, from an even one on, may share a store
+  Divisor columns, m_tiles, image_pieces, width;  // by the plan's numbers; by the source's width
   HopperPlanesPlan plan;
 };
 
-// kAligned: all planes begin at multiples of 16 bytes.
+// kAligned: all channel planes begin at multiples of 16 bytes.
 template <class T, int kN, bool kResident, bool kAligned>
 class PlanesBlock {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kWarpgroups = planes_warpgroups(kN, kResident);  // that multiply
   static constexpr int kMultiplyWarps = 4 * kWarpgroups;
-  static constexpr int kProducts = kHopperRowBytes / 32;  // of a chunk: 32 bytes of channels each
-  static constexpr int kChannels = 32 / kSize;  // of one of them
+  static constexpr int kProducts = kHopperRowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
+  static constexpr int kChannels = 32 / kSize;  // of one wgmma
   static constexpr int kChunk = kHopperRowBytes / kSize;  // channels
   static constexpr int kPieceRowBytes = planes_row(kAligned ? 1 : 2) * kSize;
   static constexpr int kPieceBytes = kChunk * kPieceRowBytes;
-  static constexpr int kPieces = (kResident ? 1 : kWarpgroups) * kPlanesPieces;  // of an item
+  static constexpr int kPieces = (kResident ? 1 : kWarpgroups) * kPlanesPieces;  // of a work tile
   static constexpr int kTableBarriers = 1;  // one for each warpgroup
   using Product = MmaFromRegisters<T, kN, false>;
 
  public:
   static constexpr int kThreads = planes_threads(kN, kResident);
-  // Registers of a thread that multiplies and of one that brings, of those that the launch gives all.
+  // Registers of a producing and of a multiplying thread, out of those that the launch gives to all.
   static constexpr int kBringRegisters = kWarpgroups == 3 ? 56 : 40;
   static constexpr int kMultiplyRegisters = ((kThreads == 512 ? 512 : 504) - kBringRegisters) / kWarpgroups / 8 * 8;
   static_assert(kThreads == 512 || kThreads == 384, "512 or 504 registers for a thread of each warpgroup together");
@@ -80,7 +80,7 @@ class PlanesBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the shuffle tells the compiler that it is uniform
     if (warp < kMultiplyWarps) {
       take_registers<kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
@@ -103,8 +103,8 @@ class PlanesBlock {
     return shared_ + (ring * plan.slots + slot) * plan.stage_bytes;
   }
 
-  // Items: a tile of pixels and one of elements. Of neighbouring items the pixels are the same. A warpgroup with items
-  // of its own has the same elements in all of them, for plan.blocks is a multiple of plan.columns.
+  // A work tile is a tile of pixels and a tile of elements. Neighbouring work tiles share pixels. If weights are
+  // resident, all work tiles of a warpgroup have the same elements, because plan.blocks is a multiple of plan.columns.
   __device__ __forceinline__ int first_item(int ring) const {
     if constexpr (!kResident) return blockIdx.x;
     const int tile = p.columns.quotient(blockIdx.x), column = blockIdx.x - tile * plan.columns;
@@ -120,7 +120,7 @@ class PlanesBlock {
     return {group, column - group * plan.weights.m_tiles, tile * plan.pieces};
   }
   struct Place {
-    int image, pixel;  // the first
+    int image, pixel;  // the first pixel
   };
   __device__ __forceinline__ Place place_of(int piece) const {
     const int image = p.image_pieces.quotient(piece);
@@ -139,10 +139,10 @@ class PlanesBlock {
     }
   }
 
-  // By one thread, which fills a ring.
+  // One thread fills one Pipeline.
   __device__ __forceinline__ void bring(int of_ring) const {
     const bool brings_weights = !kResident || of_ring == 0;
-    if (brings_weights) await_predecessors();  // weights are packed
+    if (brings_weights) await_predecessors();  // the packing of the weights has ended
     if (kResident && brings_weights) bring_weights();
     Ring ring = ring_of(of_ring);
     for (int index = first_item(of_ring); index < plan.items; index += item_step()) {
@@ -178,23 +178,23 @@ class PlanesBlock {
       }
     }
   }
-  // Pixels of a row before the piece's first.
+  // Pixels of a row before the piece's first, in channels of a class.
   __device__ __forceinline__ int skipped(int of_class) const { return of_class * p.class_skipped % (16 / kSize); }
 
-  // Which pixel of a piece is row `row` of a warp's 16 rows of operand A; two warps share a piece. Of swizzled float32
-  // every other four are those of 16 further on: then the lanes of a row and of four channels meet all banks.
+  // The pixel of a piece in row `row` of a warp's 16 rows of operand A; two warps share a piece. Swizzled float32:
+  // every other four rows take pixels 16 further on, so that the lanes of eight rows and four channels meet all banks.
   __device__ __forceinline__ static int pixel_of_row(int warp, int row) {
     const int half = warp % 2;
     return kSize == 2 || !kAligned ? 16 * half + row : 8 * half + row / 8 * 4 + row % 8 / 4 * 16 + row % 4;
   }
 
-  // Operand A of product k: what this lane holds of the warp's pixels, at `piece`.
+  // Gathers operand A of wgmma k: this lane's words of the warp's pixels, from `piece`.
   __device__ __forceinline__ void gather(uint32_t (&a)[4], uint32_t piece, int warp, int k, int lane) const {
     if constexpr (kSize == 2 && kAligned) {
       const int channel = k * kChannels + lane % 8 + lane / 16 * 8, pixel = 16 * (warp % 2) + lane / 8 % 2 * 8;
       load_transposed_matrices(a, piece + swizzled(channel * kPieceRowBytes + pixel * kSize, kPieceRowBytes));
     } else if constexpr (kSize == 2) {
-      // Octets of both halves of the channels; of the third each lane that has a pixel beyond the second.
+      // Two octets of pixels in both halves of the channels. If rows begin early, the pixels reach into a third octet.
       const int first = skipped_of(2 * k), second = skipped_of(2 * k + 1);
       const uint32_t rows = piece + (k * kChannels + lane % 8) * kPieceRowBytes + 32 * (warp % 2);
       const auto octet = [&](int half, int i) { return rows + half * 8 * kPieceRowBytes + i * 16; };
@@ -214,16 +214,16 @@ class PlanesBlock {
       }
     }
   }
-  // Of the class of the chunk's channels 8 i and on.
+  // The same for the class of the k_block's channels from 8 i on.
   __device__ __forceinline__ int skipped_of(int i) const { return skipped(p.class_groups.quotient(i)); }
 
   // warp: of the warpgroup.
   __device__ __forceinline__ void multiply(int warpgroup, int warp) const {
     const int lane = threadIdx.x % 32, chunks = plan.weights.chunks, of_ring = kResident ? warpgroup : 0;
-    const int first_piece = (kResident ? 0 : warpgroup * kPlanesPieces) + warp / 2;  // this warp's, of an item
+    const int first_piece = (kResident ? 0 : warpgroup * kPlanesPieces) + warp / 2;  // this warp's, of a work tile
     Ring ring = ring_of(of_ring);
     const uint32_t tables = shared_ + plan.tables_at + warpgroup * 2 * kTableBytes;
-    uint32_t of_table = 0;  // the one of the item
+    uint32_t of_table = 0;  // the table of this work tile
     float acc[kN / 2];
     bool knows_weights = false;
     for (int index = first_item(of_ring); index < plan.items; index += item_step()) {
@@ -234,7 +234,7 @@ class PlanesBlock {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
       mma_pin(acc);
-      uint32_t a[2][4];  // while the tensor cores work on one, the next is gathered
+      uint32_t a[2][4];  // while wgmma reads one, the next is gathered
       int before = 0;
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -249,7 +249,7 @@ class PlanesBlock {
           mma_fence();
           Product::issue(acc, a[k % 2], weights + 2 * k, 1);
           mma_commit();
-          mma_wait<1>();  // those before are done, so their operands are free
+          mma_wait<1>();  // the wgmma before is done, so its operands are free
           if (k == 0 && chunk > 0 && lane == 0) ring.release(before);
         }
         before = ring.slot;
@@ -265,8 +265,8 @@ class PlanesBlock {
     }
   }
 
-  // Of an item's elements: how far from a block's first each lies, or less than 0 if it does not exist; its bias; its
-  // row and column in the block.
+  // Table of a work tile's elements: the offset from a block's first (negative if the element does not exist), the
+  // bias, the row and column in the block.
   static constexpr int kTableBytes = kN * kPlanesEntryBytes;
   __device__ __forceinline__ void write_table(const Work& work, uint32_t table, int thread) const {
     const BlockedResult& b = p.blocks;
@@ -280,10 +280,10 @@ class PlanesBlock {
     }
   }
 
-  // A lane's two pixels, of rows lane / 4 and 8 further on, and of each the elements 2 (lane % 4) and the next,
+  // A lane has two pixels, in rows lane / 4 and 8 further on, and of each pixel elements 2 (lane % 4) and the next of
   // every 8.
   struct Pixel {
-    T* block;  // its first element, whether it exists or not
+    T* block;  // its first element, existing or not
     int h, w;  // of the result
     bool exists;
   };
@@ -309,7 +309,7 @@ class PlanesBlock {
   __device__ __forceinline__ void store(int piece, int warp, int lane, uint32_t table,
                                         const float (&acc)[kN / 2]) const {
     Pixel pixel[2] = {find_pixel(piece, warp, lane / 4), find_pixel(piece, warp, lane / 4 + 8)};
-    // So that addresses are kept, not made anew for each element.
+    // Keeps addresses in registers: otherwise the compiler computes them anew for each element.
     asm volatile("" : "+l"(pixel[0].block), "+l"(pixel[1].block));
     table += 2 * (lane % 4) * kPlanesEntryBytes;
     if (p.pairs) {

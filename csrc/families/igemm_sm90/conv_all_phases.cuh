@@ -1,15 +1,17 @@
-// Hopper family, forward, and grad_input of stride 1, of few result channels:
-//   result[m, q * stride + phase] = bias[m] + sum over shifts and c of  w[c, m, tap of phase, shift] * source[c, q +
-//   shift]
-// with pixels as operand A and all phases of all channels m as rows of operand B, which stays in shared memory. A phase
-// that has no tap at a shift has zeros there, and a result that is not finite is computed again, for a zero must not
-// meet Inf.
+// Pixels as operand A, all phases at once: forward, and grad_input of stride 1, with few result channels.
 //
-// Tensor copies bring the halo of a tile, of lines row by row. A warp has strips of it, eight columns of some rows, in
-// registers: a row serves all shifts along the height, and for those along the width there are rows of operand B of
-// their own, whose sums of neighbouring pixels are added up once they are complete, so only so many of the eight
-// columns have results as have all their neighbours. A lane's sums of two rows of operand B are neighbours in memory,
-// and where rows of the result begin at multiples of 16 bytes, they are staged and leave by tensor copies as well.
+//   y[m, q * stride + phase] = bias[m] + sum over shifts and c of  w[c, m, tap(phase, shift)] * x[c, q + shift]
+//
+//   A, registers: 8 columns x 2 rows of a warp's strip a wgmma
+//   B, shared memory, resident: rows (phase, m), filled up to kN, for each shift; zeros where a phase has no tap
+//
+//   warps 0..11   gather A from the halo, multiply, add the horizontal shifts, store
+//   warp 12       produces halos by TMA, of kLines row by row
+//
+// A row of pixels in registers serves all vertical shifts. Horizontal shifts have rows of B of their own, which
+// neighbouring lanes add at the end: of 8 columns, only those that have all their neighbours are results. A zero must
+// not meet Inf, so results that are not finite are computed again. A lane's sums of two rows of B are adjacent in
+// memory. If rows of the result begin at multiples of 16 bytes, results are staged and leave by TMA.
 #pragma once
 
 #include "core/divisor.h"
@@ -17,8 +19,8 @@
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
 #include "families/igemm_sm90/load_weight.cuh"
+#include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_all_phases.h"
 #include "lowerings/nonfinite_repair.cuh"
 
@@ -30,13 +32,13 @@ struct PicturesParams {
   RepairParams<T> layer;
   Divisor tiles_w, tiles_h;
   Divisor taps, kernel, kernel_w;  // taps: of all channels
-  bool pairs;  // results of two rows of operand B are neighbours that one store takes
-  bool copied;  // they are staged and leave by tensor copies
+  bool pairs;  // results of two rows of operand B are adjacent and share a store
+  bool copied;  // results are staged and leave by TMA
   HopperPicturesPlan plan;
 };
 
-// A row of operand B: where its result lies from that of a pixel's first, in memory or staged, its phases, of which
-// none is as large, and the bias.
+// A row of operand B: the offset of its result from a pixel's first, in memory or staged; its phases, kPicturesNoPhase
+// if it has none; its bias.
 struct alignas(16) PicturesRow {
   int at, phase_h, phase_w;
   float bias;
@@ -49,11 +51,11 @@ class PicturesBlock {
   static constexpr int kSize = static_cast<int>(sizeof(T)), kUnit = 16 / kSize;
   static constexpr int kMultiplyWarps = 4 * kPicturesWarpgroups;
   static constexpr int kStageBytes = pictures_stage_channels(kSource);  // of channels
-  static constexpr int kProducts = kStageBytes / 32;  // of a stage: 32 bytes of channels each
+  static constexpr int kProducts = kStageBytes / 32;  // wgmma of a stage, 32 bytes of channels each
   static constexpr int kTiles = pictures_strip_tiles(kN), kStripRows = pictures_strip_rows(kN);
   static constexpr int kHalo = kStripRows + kShifts - 1;  // rows
   static constexpr int kColumns = pictures_strip_columns(kShifts);
-  static constexpr int kAllRows = kShifts * kN;  // of operand B, of a shift along the height
+  static constexpr int kAllRows = kShifts * kN;  // of operand B, for one vertical shift
   static constexpr int kPrepared = 1, kStaged = 2;  // named barriers: of a block; of the first line of strips
 
  public:
@@ -79,7 +81,7 @@ class PicturesBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the shuffle tells the compiler that it is uniform
     if (warp < kMultiplyWarps) {
       take_registers<kMultiplyRegisters>();
       prepare();
@@ -107,7 +109,7 @@ class PicturesBlock {
 
   // --- once a block ---
 
-  // The row of operand B of a phase of a channel: in the order of memory.
+  // The row of operand B of channel m in a phase. Rows are in the order of the result in memory.
   __device__ __forceinline__ int row_of(int phase_h, int m, int phase_w) const {
     const int phases_w = layer.axis[1].phases(), channels = layer.result_channels;
     return layer.result_w == 1 ? (phase_h * channels + m) * phases_w + phase_w
@@ -123,8 +125,8 @@ class PicturesBlock {
     return {h, layer.result_w == 1 ? outer : of_outer, layer.result_w == 1 ? of_outer : outer};
   }
 
-  // Operand B: [chunk of channels][shift][row][128 bytes of channels]. Every tap of every channel has one place there,
-  // which a table says.
+  // Fills operand B, [k_block][shift][row][128 bytes of channels], and `rows`. Every tap of every channel has one place
+  // there; `places` says which.
   __device__ __forceinline__ void prepare() const {
     constexpr int kThreads = 32 * kMultiplyWarps;
     for (int n = threadIdx.x; n < kN; n += kThreads) {
@@ -160,7 +162,7 @@ class PicturesBlock {
                                 [&](int index) { return places[index]; });
   }
 
-  // Staged columns before the first one that a row of a tile's halo wants.
+  // Staged columns before the first that a row of a tile's halo needs.
   __device__ __forceinline__ int lead_of(const Place& place, int row) const {
     if constexpr (!kLines) return plan.lead;
     return static_cast<unsigned>(plan.lead + place.w + (place.h + row) * plan.lead_step) % kUnit;
@@ -207,11 +209,11 @@ class PicturesBlock {
     const int lane = threadIdx.x % 32;
     const Strip strip = strip_of(warp);
     uint32_t first = first_words(strip, lane);
-    asm volatile("" : "+r"(first));  // so that it is kept, not made anew for each stage
+    asm volatile("" : "+r"(first));  // keeps it in a register: otherwise it is computed anew for each stage
     const int line = warp / plan.strips_w;
     const bool copies = p.copied && warp - line * plan.strips_w == 0 && lane == 0;
     const uint32_t staging = shared_ + plan.staged_at + 2 * line * plan.staged_bytes;
-    uint32_t staged = staging;  // and behind it, by turns
+    uint32_t staged = staging;  // alternates between two buffers
     Ring ring = stages();
     for (int tile = first_tile; tile < plan.tiles; tile += tile_step) {
       const Place place = place_of(tile);
@@ -227,7 +229,7 @@ class PicturesBlock {
       for (int stage = 0; stage < plan.stages; ++stage, ring.advance()) {
         ring.wait_full();
         const uint32_t halo = shared_ + ring.slot * plan.slot_bytes;
-        const int product = stage * kProducts, chunk = product / 4;  // of operand B's rows
+        const int product = stage * kProducts, chunk = product / 4;  // the k_block of operand B
         const uint64_t b = tile_descriptor(shared_ + plan.weights_at + chunk * kShifts * kAllRows * kOperandRowBytes,
                                            8 * kOperandRowBytes) +
                            2 * (product - chunk * 4);
@@ -247,7 +249,7 @@ class PicturesBlock {
           }
           mma_commit();
         }
-        ring.release_if(lane == 0, ring.slot);  // its words are operands by now
+        ring.release_if(lane == 0, ring.slot);  // its words are in registers
       }
       mma_wait<0>();
 #pragma unroll
@@ -262,7 +264,7 @@ class PicturesBlock {
                                   : store<true, false>(place, acc, strip, lane, staged);
       if (__any_sync(~0u, !finite)) repair<true>(place, strip, lane, staged);
       fence_to_async_proxy();
-      if (copies) wait_copies_out();  // of the tile before, whose place the next one has
+      if (copies) wait_copies_out();  // of the tile before: the next tile takes its buffer
       named_barrier_sync(kStaged + line, 32 * plan.strips_w);
       if (copies) copy_out(place, strip, staged);
       staged = staged == staging ? staging + plan.staged_bytes : staging;
@@ -270,14 +272,15 @@ class PicturesBlock {
     if (copies) wait_copies_out();
   }
 
-  // A line of a tile's strips; results beyond the image are left out.
+  // Stores a line of a tile's strips by TMA, which leaves out results beyond the image.
   __device__ __forceinline__ void copy_out(const Place& place, const Strip& strip, uint32_t staged) const {
     const int h = (place.h + strip.row) * layer.axis[0].result_step(), w = place.w * plan.staged_column;
     copy_tensor_out(&p.result_map, staged, w, group * layer.result_channels, h, place.n, 0);
     commit_copies_out();
   }
 
-  // Where a lane's first words lie in a stage: of planes bytes, without columns, of pixels the pixel.
+  // Where a lane's first words lie in a stage. Columns adjacent: in bytes, without the column. Channels adjacent: in
+  // pixels.
   __device__ __forceinline__ uint32_t first_words(const Strip& strip, int lane) const {
     if constexpr (!kPlanes) return (strip.row + lane / 8 % 2) * plan.pitch + strip.column + lane % 8;
     const uint32_t pitch = plan.pitch * kSize, row = strip.row * (kStageBytes / kSize) * pitch;
@@ -285,8 +288,8 @@ class PicturesBlock {
                       : row + (lane % 8 + lane / 8 % 2 * 8) * pitch + lane / 16 * 8 * kSize;
   }
 
-  // Where a strip of planes begins: its column and the first row's lead, which of lines differs from row to row. Lines
-  // have other rows' columns beside theirs: whether the image has a lane's.
+  // Columns adjacent: the strip's column and its first row's lead. kLines: the lead differs from row to row, and other
+  // rows' columns lie on both sides, so `exist` says if this lane's column is in the image.
   struct Columns {
     int strip, lead, step;
     bool exist;
@@ -301,7 +304,7 @@ class PicturesBlock {
     return {strip.column, lead_of(place, strip.row), plan.lead_step, column >= 0 && column < layer.axis[1].source_size};
   }
 
-  // Operand A of eight columns of each row of a strip's halo and of the next.
+  // Gathers operand A: eight columns of each row of a strip's halo and of the next row.
   __device__ __forceinline__ void gather(uint32_t (&a)[kHalo - 1][4], uint32_t halo, uint32_t first,
                                          const Columns& columns, int k, int lane) const {
     if constexpr (!kPlanes) {
@@ -309,14 +312,14 @@ class PicturesBlock {
       uint32_t pixel = first;
 #pragma unroll
       for (int r = 0; r < kHalo - 1; ++r, pixel += plan.pitch) {
-        static_assert(kStageBytes == 64);  // so it is swizzled
+        static_assert(kStageBytes == 64);  // the swizzle of rows of 64 bytes
         load_matrices(a[r], halo + pixel * kStageBytes + ((unit ^ (pixel >> 1 & 3)) << 4));
       }
       return;
     }
     const uint32_t pitch = plan.pitch * kSize, row_bytes = kStageBytes / kSize * pitch;
     uint32_t at = halo + first;
-    uint32_t words[kHalo][2];  // of each row of the first half of the channels, and of the other
+    uint32_t words[kHalo][2];  // of each row: the first half of the channels, the second half
 #pragma unroll
     for (int r = 0; r < kHalo; ++r, at += row_bytes) {
       const int column = columns.of_row(r);
@@ -324,7 +327,7 @@ class PicturesBlock {
         words[r][0] = load_shared(at + column * kSize);
         words[r][1] = load_shared(at + column * kSize + 4 * pitch);
       } else {
-        const int turn = column % 8;  // columns that begin so much behind a multiple of eight
+        const int turn = column % 8;  // columns past a multiple of eight
         uint32_t octets[4];
         load_transposed_matrices(octets, at + (column - turn) * kSize);
         words[r][0] = turned(octets[0], octets[2], turn, lane);
@@ -341,8 +344,8 @@ class PicturesBlock {
 
   // --- results ---
 
-  // A lane's pixel of a strip's row: rows and columns of the result from its first on, none where there is no pixel,
-  // and where its first result lies, in memory and where results are staged.
+  // A lane's pixel in a row of the strip: rows and columns of the result from its first on (no rows if there is no
+  // pixel), and where its first result lies, in memory and staged.
   struct Pixel {
     int room_h, room_w;
     T* to;
@@ -364,19 +367,19 @@ class PicturesBlock {
             staged + (row * layer.axis[0].result_step() * plan.staged_row + column * plan.staged_column) * kSize};
   }
 
-  // Whether all results are finite.
+  // Adds bias and horizontal shifts and stores. Returns true if all results are finite.
   template <bool kStages, bool kPairs>
   __device__ __forceinline__ bool store(const Place& place, const float (&acc)[kTiles][kAllRows / 2],
                                         const Strip& strip, int lane, uint32_t staged) const {
     const bool has_column = lane / 4 < kColumns && strip.column + lane / 4 < plan.tile_columns;
     const auto put = [&](const Pixel& pixel, const PicturesRow& row, auto value) {
-      if constexpr (kStages) {  // copies leave out what is beyond the image
+      if constexpr (kStages) {  // TMA leaves out what is beyond the image
         store_shared_if(has_column && row.phase_h != kPicturesNoPhase, pixel.staged + row.at * kSize, value);
       } else {
         store_if(pixel.has(row), pixel.to + row.at, value);
       }
     };
-    float nothing = 0;  // NaN from the first result on that is not finite
+    float nothing = 0;  // NaN once a result is not finite: 0 * Inf and 0 * NaN are NaN
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
       const PicturesRow row[2] = {rows[8 * j + lane % 4 * 2], rows[8 * j + lane % 4 * 2 + 1]};
@@ -409,7 +412,7 @@ class PicturesBlock {
     return nothing == 0;
   }
 
-  // What a lane has stored that is not finite once more.
+  // Computes again what this lane has stored that is not finite.
   template <bool kStages>
   __device__ __noinline__ void repair(const Place place, const Strip strip, int lane, uint32_t staged) const {
     for (int n = lane % 4 * 2; n < kN; n += n % 2 ? 7 : 1) {
@@ -446,8 +449,8 @@ class PicturesBlock {
   const RepairParams<T>& layer;
   const HopperPicturesPlan& plan;
   const uint32_t shared_;
-  PicturesRow* rows;  // shared, of operand B
-  int* places;  // shared: of a tap of a channel its shift and row; -1: no phase has it
+  PicturesRow* rows;  // shared memory: the rows of operand B
+  int* places;  // shared memory: shift and row of a tap of a channel; -1: no phase has it
   int group, first_tile, tile_step;
 };
 

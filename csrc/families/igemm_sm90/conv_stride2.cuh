@@ -1,18 +1,23 @@
-// Hopper family, forward of contiguous layers with strides of 2 and kernels of 3 or 4, pixels as operand A: as
-// planes.cuh, with several taps.
+// Pixels as operand A, from NCHW: forward with stride 2 and kernel 3 or 4; as conv_1tap.cuh, with several taps.
 //
-// A tile is 8 octets of neighbouring columns, a row of operand A a pixel of every phase. Tensor copies bring its halo,
-// a row of the source and a channel at a time. An octet that a tap reads begins anywhere in that: of 16 bits two octets
-// as they lie are turned around in registers, of float32 each lane reads where it wants. What is gathered serves all
-// four phases, which have accumulators of their own: so a lane has neighbouring columns of the result, and eight lanes
-// store whole sectors.
+//   y[m, 2 q + phase]  =  bias[m]  +  sum over the taps of phase and c of  x[c, q + shift(tap)] * w[c, m, tap]
+//
+//   A, registers: 8 octets of adjacent columns x k_block of c; a row is a pixel q of every phase
+//   B, shared memory: 64 channels m x k_block of c for each tap, packed (lowerings/pack_weight.cuh)
+//
+//   warpgroups 0, 1   gather A from a halo, multiply, store: each phase has accumulators of its own, so a lane holds
+//                     adjacent columns of the result and eight lanes store whole sectors
+//   last warpgroup    one thread for each Pipeline produces: halos by TMA (a row a channel), weights by bulk copies
+//
+// An octet that a tap reads begins at any column: 16 bits shift two octets across lanes, float32 lanes load where they
+// want. What is gathered serves all four phases. Weight-stationary if the weights of all channels and taps fit.
 #pragma once
 
 #include "device/mma_sm80.cuh"
 #include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
-#include "families/igemm_sm90/epilogue.cuh"
+#include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_stride2.h"
 
 namespace deconv::hopper {
@@ -20,7 +25,7 @@ namespace deconv::hopper {
 template <class T>
 struct StridedParams {
   CUtensorMap source_map;
-  const unsigned char* packed;  // pack_weight.cuh
+  const unsigned char* packed;  // lowerings/pack_weight.cuh
   const T* bias;
   T* result;
   int64_t result_n, result_m, result_h;
@@ -35,15 +40,15 @@ class StridedBlock {
   static constexpr StridedPattern kTaps = kStridedPatterns[kPattern];
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kN = kStridedChannels, kWarpgroups = kStridedWarpgroups, kMultiplyWarps = 4 * kWarpgroups;
-  static constexpr int kProducts = kHopperRowBytes / 32;  // of a chunk: 32 bytes of channels each
-  static constexpr int kChannels = 32 / kSize;  // of one of them
+  static constexpr int kProducts = kHopperRowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
+  static constexpr int kChannels = 32 / kSize;  // of one wgmma
   static constexpr int kChunk = kHopperRowBytes / kSize;  // channels
   static constexpr int kOctetBytes = 8 * kSize;
   static constexpr int kColumns = strided_lines(kTaps), kRows = kColumns;  // of a pixel's halo
   static constexpr int kTileBytes = kN * kHopperRowBytes;  // weights of one tap
   static constexpr int kEvenTaps = strided_bits(kTaps.even), kRowTaps = strided_taps(kTaps);  // of a row of the kernel
   static constexpr int kBiasBarriers = 1;  // one for each warpgroup
-  static constexpr int kOfItem = kResident ? 1 : kWarpgroups;  // tiles
+  static constexpr int kOfItem = kResident ? 1 : kWarpgroups;  // tiles of a work tile
   using Product = MmaFromRegisters<T, kN, false>;
 
  public:
@@ -69,7 +74,7 @@ class StridedBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the shuffle tells the compiler that it is uniform
     if (warp < kMultiplyWarps) {
       take_registers<kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
@@ -102,14 +107,16 @@ class StridedBlock {
     return shared_ + plan.weights_at + slot * plan.stage_bytes;
   }
 
-  // Which phases of the height have a tap in this row of a pixel's halo, and which of the phase's taps it is.
+  // has_row: a phase of the height has a tap in this row of a pixel's halo. slot_of: the index of that tap among the
+  // phase's.
   __device__ __forceinline__ static constexpr int mask_of(int phase) { return phase ? kTaps.odd : kTaps.even; }
   __device__ __forceinline__ static constexpr bool has_row(int phase, int row) { return mask_of(phase) >> row & 1; }
   __device__ __forceinline__ static constexpr int slot_of(int phase, int row) {
-    return has_row(phase, 0) || row == 0 ? row : row - 1;  // the first is one of the first two
+    return has_row(phase, 0) || row == 0 ? row : row - 1;  // a phase's first tap is in row 0 or 1
   }
 
-  // Items: a tile of pixels, or one of each warpgroup, and a column, those of a block the same where weights stay.
+  // A work tile: a tile of pixels, or one for each warpgroup, and a column. If weights are resident, a block keeps its
+  // column.
   struct Column {
     int group, m_tile;
   };
@@ -150,9 +157,10 @@ class StridedBlock {
     }
   }
 
-  // Of a chunk, a row of a pixel's halo and a phase of the height the taps of even columns, then of odd ones.
+  // A stage of weights, for a k_block, a row of a pixel's halo and a phase of the height: the taps of even columns,
+  // then those of odd columns.
   __device__ __forceinline__ void bring_weights() const {
-    await_predecessors();  // weights are packed
+    await_predecessors();  // the packing of the weights has ended
     const HopperConvPlan& weights = plan.weights;
     const int slots = weights.slots_h * weights.slots_w;
     Ring ring = weight_ring();
@@ -185,11 +193,11 @@ class StridedBlock {
     uint32_t half[2];  // of the rows of operand A: where the lane's words, or rows of matrices, begin
     uint32_t pitch;  // from a channel to the next
   };
-  // Operand A of product k for each column that taps read.
+  // Gathers operand A of wgmma k for each column that taps read.
   __device__ __forceinline__ void gather(uint32_t (&a)[kColumns][4], const Rows& rows, int k, int lane) const {
     constexpr bool kBefore = kTaps.before;
     if constexpr (kSize == 2) {
-      // Octets of a half of operand A's rows: of the first eight channels, and of the others.
+      // Octet i: the first eight channels of both halves of operand A's rows, then the other channels.
       constexpr int kOctets = 1 + strided_more_octets(kTaps);
       uint32_t octet[kOctets][4];
 #pragma unroll
@@ -231,11 +239,11 @@ class StridedBlock {
   struct Sums {
     float even[kN / 2], odd[kN / 2];  // columns
   };
-  // Slots whose last products may be under way; less than 0: none.
+  // Slots that products under way may still read; negative: none.
   struct Held {
     int halo = -1, weights[2] = {-1, -1};
   };
-  // What a row of a pixel's halo adds, of a chunk.
+  // Multiplies row kRow of a pixel's halo, for one k_block.
   template <int kRow>
   __device__ __forceinline__ void multiply_row(Sums (&sums)[2], uint32_t (&a)[2][kColumns][4], const Rows& rows,
                                                Ring& weights, bool awaits, const Ring& halos, Held& held,
@@ -261,8 +269,8 @@ class StridedBlock {
         issue<1>(sums[phase].odd, a[k % 2], stage[phase] + 2 * k);
       }
       mma_commit();
-      mma_wait<1>();  // those before are done, so their operands are free
-      if (k == 0) {  // without branches, which would have the compiler wait for each product
+      mma_wait<1>();  // the wgmma before are done, so their operands are free
+      if (k == 0) {  // predicated: a branch would make the compiler wait for each wgmma
 #pragma unroll
         for (int phase = 0; phase < 2; ++phase) {
           weights.release_if(!kResident && lane == 0 && held.weights[phase] >= 0, max(held.weights[phase], 0));
@@ -281,7 +289,7 @@ class StridedBlock {
     Rows rows;
     rows.pitch = plan.halo_octets * kOctetBytes;
     const uint32_t row_bytes = kChunk * rows.pitch;
-    uint32_t octets[2];  // where each half's octet lies in a halo
+    uint32_t octets[2];  // where the octet of each half lies in a halo
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Octet octet = octet_of(warp, half);
@@ -294,7 +302,7 @@ class StridedBlock {
       const int tile = tile_of(index) + (kResident ? 0 : warpgroup);
       const bool is_new = !kResident || !knows_column;
       if (is_new) {
-        if (!kResident) named_barrier_sync(kBiasBarriers + warpgroup, 128);  // the last one's has been read
+        if (!kResident) named_barrier_sync(kBiasBarriers + warpgroup, 128);  // the last biases have been read
         write_bias(column, bias, 32 * warp + lane);
       }
 #pragma unroll
@@ -304,7 +312,7 @@ class StridedBlock {
         mma_pin(sums[phase].even);
         mma_pin(sums[phase].odd);
       }
-      uint32_t a[2][kColumns][4];  // while the tensor cores work on some, the next are gathered
+      uint32_t a[2][kColumns][4];  // while wgmma reads one, the next is gathered
       Held held;
 #pragma unroll 1
       for (int chunk = 0; chunk < plan.weights.chunks; ++chunk) {
@@ -340,7 +348,7 @@ class StridedBlock {
     }
   }
 
-  // Of a half of a warp's rows of operand A.
+  // The octet in a half of a warp's rows of operand A.
   struct Octet {
     int row, column;  // of a tile; column: in octets
   };
@@ -372,7 +380,7 @@ class StridedBlock {
       to[half] = p.result + place.image * p.result_n + (column.group * p.result_channels + first) * p.result_m +
                  h * p.result_h + w;
     }
-    // So that addresses are kept, not made anew for each element.
+    // Keeps addresses in registers: otherwise the compiler computes them anew for each element.
     asm volatile("" : "+l"(to[0]), "+l"(to[1]));
     bias += lane % 4 * 8;
 #pragma unroll

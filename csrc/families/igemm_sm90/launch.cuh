@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's forward and grad_input.
+// Launcher of conv.cuh: forward and grad_input.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 // instances: launch_hopper_conv<T, kParts>(HopperConvPlan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {
 
-// problem: as the plan sees it (merged groups, im2col); original: as it is.
+// problem: after lowering (merged groups, im2col); original: before.
 template <class T>
 hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
                                          const Operands& operands) {
@@ -45,7 +45,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
       }
       p.tap_row[a][i] = static_cast<uint16_t>(taps[i].row);
     }
-    for (int f = 1; a == 1 && f < plan.tile.fold; ++f) {  // columns that share rows: pack_weight.cuh
+    for (int f = 1; a == 1 && f < plan.tile.fold; ++f) {  // folded columns: lowerings/pack_weight.cuh
       p.tap_row[a][p.taps[a][0].count] = static_cast<uint16_t>(taps.back().row + f * plan.row.w);
       ++p.taps[a][0].count;
     }
@@ -75,7 +75,7 @@ hopper::ConvParams<T> hopper_conv_params(const Problem& problem, const Problem& 
   return p;
 }
 
-// The images [first, first + images) alone.
+// Parameters for the images [first, first + images) alone.
 template <class T>
 hopper::ConvParams<T> of_images(const hopper::ConvParams<T>& params, int64_t first, int64_t images) {
   hopper::ConvParams<T> p = params;
@@ -170,15 +170,13 @@ cudaError_t launch_repair(const Problem& problem, const HopperConvPlan& plan, co
   return launch_kernel(hopper::repair_kernel<T>, plan.blocks, 256, 0, stream, p, Start::kEarly);
 }
 
-// The tensor maps of a launch's source, as it lies or rewritten. A pointer or a driver that refuses them leaves the
-// producer warps, which take any tensor.
+// Encodes the tensor maps of the source, in place or repacked. False if the driver refuses.
 template <class T>
 bool encode_source(const Problem& problem, const Operands& operands, hopper::ConvParams<T>& params, int64_t images) {
   const HopperConvPlan& plan = params.plan;
   if (!plan.repack) {
     const Tensor4& source = correlation(problem).source;
-    return is_aligned(params.source, 16) &&
-           encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
+    return encode_source_maps(problem, plan, source, params.source_channels * source.stride[1], params.source,
                               params.source_map);
   }
   Tensor4 layout = repacked_source(problem);
@@ -187,8 +185,8 @@ bool encode_source(const Problem& problem, const Operands& operands, hopper::Con
                             params.source_map);
 }
 
-// The convolution of all images, or of slices of them, each behind the rewriting of its source if there is one, and all
-// behind the packing of the weights.
+// Launches the convolution of all images, or slice by slice. Each slice follows its repacking, if there is one, and all
+// follow the packing of the weights.
 template <class T, int kParts>
 cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParams<T>& params, const Operands& operands,
                                  const std::optional<Packing<T>>& packing, cudaStream_t stream) {
@@ -200,7 +198,7 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
     hopper::ConvParams<T> slice = of_images(params, first, images);
     if (plan.repack) {
       if (images < plan.slice && !encode_source(problem, operands, slice, images)) {
-        return cudaErrorInvalidValue;  // not of fewer images than those before
+        return cudaErrorInvalidValue;  // the driver refuses a map of fewer images
       }
       Tensor4 layout = repacked_source(problem);
       layout.size[0] = images;
@@ -214,7 +212,7 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
     }
     if (plan.repack && plan.results != HopperResults::kStored &&
         !encode_result_maps(problem, plan, slice.result, images, slice.source_map)) {
-      return cudaErrorInvalidValue;  // not of these images alone
+      return cudaErrorInvalidValue;  // the driver refuses a map of these images alone
     }
     error = launch_hopper_tile<T, kParts>(slice, plan.source, stream, start);
   }
@@ -222,28 +220,18 @@ cudaError_t launch_hopper_slices(const Problem& problem, const hopper::ConvParam
 }
 
 template <class T, int kParts>
-cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& planned, const Operands& operands,
+cudaError_t launch_hopper_conv(const Problem& problem, const HopperConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  const Problem seen = planned.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
-  const Problem merged = with_merged_groups(seen, planned.merge);
-  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, planned, operands);
-  HopperConvPlan& plan = params.plan;
-  if (hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) {
-    plan.source = HopperSource::kWarps;
-    plan.repack = false;
-    plan.results = HopperResults::kStored;
-    if (plan.weights == HopperWeights::kMajorM) plan.weights = HopperWeights::kPacked;
+  const Problem seen = plan.source == HopperSource::kIm2col ? im2col_problem(problem) : problem;
+  const Problem merged = with_merged_groups(seen, plan.merge);
+  hopper::ConvParams<T> params = hopper_conv_params<T>(merged, problem, plan, operands);
+  const bool packs = plan.weights == HopperWeights::kPacked;
+  if ((hopper_asks(plan.source) && !encode_source(merged, operands, params, plan.slice)) ||
+      (plan.results != HopperResults::kStored &&
+       !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) ||
+      (!packs && !encode_weight_map(problem, plan, operands.w, &params.weight_map))) {
+    return cudaErrorInvalidValue;  // the driver refuses a tensor map
   }
-  if (plan.results != HopperResults::kStored &&
-      !encode_result_maps(merged, plan, params.result, plan.slice, params.source_map)) {
-    plan.results = HopperResults::kStored;
-  }
-  if (plan.flat && plan.channels_adjacent && plan.results == HopperResults::kStored) {
-    return cudaErrorInvalidValue;  // a driver without maps
-  }
-  const bool packs = plan.weights == HopperWeights::kPacked || !is_aligned(operands.w, 16) ||
-                     !encode_weight_map(problem, plan, operands.w, &params.weight_map);
-  if (packs) plan.weights = HopperWeights::kPacked;
   std::optional<Packing<T>> packing;
   if (packs) packing = describe_packing<T>(seen, problem, plan, operands);
   const cudaError_t error = launch_hopper_slices<T, kParts>(merged, params, operands, packing, stream);

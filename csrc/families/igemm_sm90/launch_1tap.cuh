@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's planes as they lie.
+// Launcher of conv_1tap.cuh.
 #pragma once
 
 #include "families/igemm_sm90/conv_1tap.cuh"
@@ -43,7 +43,7 @@ cudaError_t launch_hopper_planes(const Problem& problem, const HopperPlanesPlan&
                                  cudaStream_t stream) {
   hopper::PlanesParams<T> p = planes_params<T>(problem, plan, operands);
   if (!encode_planes_map(problem, plan.classes, operands.x, &p.source_map)) {
-    return cudaErrorInvalidValue;  // a driver without maps
+    return cudaErrorInvalidValue;  // the driver refuses the map
   }
   const Packing<T> packing = describe_packing<T>(problem, problem, plan.weights, operands, plan.classes);
   if (const cudaError_t error = launch_packing<T, 1>(packing, stream); error != cudaSuccess) return error;

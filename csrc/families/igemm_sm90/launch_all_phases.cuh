@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's kernel for few result channels.
+// Launcher of conv_all_phases.cuh.
 #pragma once
 
 #include "families/igemm_sm90/conv_all_phases.cuh"

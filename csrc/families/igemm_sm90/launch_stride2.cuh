@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's strided planes.
+// Launcher of conv_stride2.cuh.
 #pragma once
 
 #include "families/igemm_sm90/conv_stride2.cuh"
@@ -44,7 +44,7 @@ cudaError_t launch_hopper_strided(const Problem& problem, const HopperStridedPla
                                   cudaStream_t stream) {
   hopper::StridedParams<T> p = strided_params<T>(problem, plan, operands);
   if (!is_aligned(p.result, 2 * sizeof(T)) || !encode_strided_map(problem, plan, operands.x, &p.source_map)) {
-    return cudaErrorInvalidValue;  // no result of ours; a driver without maps
+    return cudaErrorInvalidValue;  // the result is misaligned, or the driver refuses the map
   }
   const Packing<T> packing = describe_packing<T>(problem, problem, plan.weights, operands);
   if (const cudaError_t error = launch_packing<T, 1>(packing, stream); error != cudaSuccess) return error;

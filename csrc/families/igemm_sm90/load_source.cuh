@@ -1,8 +1,12 @@
-// Bringing one halo of the source into swizzled shared memory: by TMA (channels_last), or by producer warps, whatever
-// the strides. Contiguous sources come by source_raw.cuh; of few channels source_im2col.cuh makes other rows.
+// Produces halos in swizzled shared memory. load_source_nchw.cuh transposes raw boxes instead, and
+// load_source_im2col.cuh writes im2col rows.
 //
-// A halo is one chunk (plan.row_bytes of channels) of plan.halo pixels, zero outside the image; pixel (n, h, w) is row
-// n * plan.row.n + h * plan.row.h + w * plan.row.w. Planes of the width that share it lie plan.plane_rows apart.
+//   halo: plan.halo pixels, a row each of plan.row_bytes of channels (one k_block), zeros outside the image
+//   pixel (n, h, w) is row  n * plan.row.n + h * plan.row.h + w * plan.row.w
+//   source phases of the width that share a halo lie plan.plane_rows rows apart
+//
+//   copy_halo, copy_weight*   one thread issues TMA
+//   WarpSource                writer warps load any strides, or add the low parts of tf32x3
 #pragma once
 
 #include "device/tf32_split.cuh"
@@ -11,7 +15,7 @@
 
 namespace deconv::hopper {
 
-// One thread asks for the whole halo (channels_last); `barrier` learns of its bytes.
+// One thread loads the whole halo by TMA (channels adjacent); `barrier` counts its bytes.
 template <int kRowBytes, class T>
 __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& item, int plane, int chunk,
                                           uint32_t shared, uint32_t barrier) {
@@ -28,8 +32,8 @@ __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& it
   }
 }
 
-// The weights of one stage from where they lie: the tap that begins `tap` elements on, all channels of a block. The
-// dimensions after the first are those of a result channel, in the order of operand A's rows (families/tensor_map.cu).
+// Loads the weights of one stage in place: the tap that begins `tap` elements on, all result channels of a block. The
+// dimensions after the first split the result channel into the order of operand A's rows (encode_weight_map).
 template <int kRowBytes, class T>
 __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& item, int tap, int chunk,
                                             uint32_t shared, uint32_t barrier) {
@@ -38,8 +42,8 @@ __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& 
               channel / kHopperPermutedChannels);
 }
 
-// The same where result channels are adjacent: a row is one source channel, its bytes are 64 result channels. Those
-// beyond a group's are another tap's, or zeros, and are never stored.
+// The same with result channels adjacent: a row is one source channel and holds 64 result channels. Those beyond the
+// group's belong to another tap or are zeros; they are never stored.
 template <class T>
 __device__ __forceinline__ void copy_weight_major_m(const ConvParams<T>& p, const Item& item, int tap, int chunk,
                                                     uint32_t shared, uint32_t barrier) {
@@ -51,8 +55,8 @@ __device__ __forceinline__ void copy_weight_major_m(const ConvParams<T>& p, cons
   }
 }
 
-// 16 bytes of channels, raw bits of T in a register each, to a place in the halo, if wanted; two parts: the low ones
-// `low` bytes on.
+// Stores 16 bytes of channels, given as raw bits of T, one in a register, if wanted. tf32x3: their low parts go `low`
+// bytes further on.
 template <class T, int kParts>
 __device__ __forceinline__ void store_piece(uint32_t address, int low, const uint32_t (&raw)[kPackSize<T>],
                                             bool wanted = true) {
@@ -67,7 +71,7 @@ __device__ __forceinline__ void store_piece(uint32_t address, int low, const uin
   }
 }
 
-// An element's bits.
+// The bits of an element.
 template <class T>
 __device__ __forceinline__ uint32_t load_bits(const T* pointer) {
   if constexpr (sizeof(T) == 2) {
@@ -76,8 +80,8 @@ __device__ __forceinline__ uint32_t load_bits(const T* pointer) {
     return __ldg(reinterpret_cast<const unsigned*>(pointer));
   }
 }
-// The same from an address in global memory, of which the compiler makes no index: two instructions less where
-// addresses are summed up.
+// The same from a global address. Inline PTX keeps the compiler from making an index of a running address, which takes
+// two more instructions.
 template <class T>
 __device__ __forceinline__ uint32_t load_bits_at(uint64_t address) {
   if constexpr (sizeof(T) == 2) {
@@ -91,7 +95,7 @@ __device__ __forceinline__ uint32_t load_bits_at(uint64_t address) {
   }
 }
 
-// Which of the planes that share the halo begins at column `start`; -1 if no tap reads it.
+// The source_phase, among those that share the halo, that begins at column `start`; -1 if no tap reads it.
 template <class T>
 __device__ __forceinline__ int find_plane(const ConvParams<T>& p, int start) {
   for (int i = 0; i < p.plan.halo_planes; ++i) {
@@ -100,12 +104,12 @@ __device__ __forceinline__ int find_plane(const ConvParams<T>& p, int start) {
   return -1;
 }
 
-// A group of producer threads writes the halo. kParts 2 writes the low parts plan.halo_bytes behind.
+// kThreads producer threads write the halo. tf32x3: the low parts lie plan.halo_bytes behind.
 template <class T, int kParts, int kRowBytes, int kThreads>
 class WarpSource {
  public:
   static constexpr int kChunk = kRowBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of one 16-byte store
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // channels of a 16-byte store
 
   __device__ __forceinline__ WarpSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
@@ -132,7 +136,7 @@ class WarpSource {
     }
   }
 
-  // A halo that TMA has brought as it is: adds the low parts (two parts).
+  // tf32x3: adds the low parts of a halo that TMA has loaded.
   __device__ __forceinline__ void add_low_parts(uint32_t shared) const {
     constexpr int kAhead = 4;
     const int pieces = p.plan.halo.n * p.plan.halo.h * p.plan.halo.w * (kRowBytes / 16);
@@ -151,16 +155,16 @@ class WarpSource {
 
  private:
   struct Halo {
-    const T* image;    // of the first image and channel
-    int h, w;          // source pixel of the halo's first
+    const T* image;    // the first image and channel
+    int h, w;          // source pixel of the halo's first pixel
     int images;        // up to the end of the batch
-    int channels;      // of this chunk that exist
+    int channels;      // of this k_block that exist
     uint32_t shared;
   };
   struct Pixel {
     const T* pointer;
     uint32_t row;
-    bool exists, wanted, inside;  // of the halo, one that a tap reads, of the image
+    bool exists, wanted, inside;  // in the halo; read by a tap; in the image
   };
 
   __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
@@ -176,7 +180,7 @@ class WarpSource {
     pixel.pointer = halo.image + n * p.source_n + at_h * p.source_h + at_w * p.source_w;
     return pixel;
   }
-  // The same of planes that share the halo: their columns in the order in which they lie in memory.
+  // The same for source phases that share the halo: `index` counts columns in memory order.
   __device__ __forceinline__ Pixel locate_column(const Halo& halo, int index) const {
     const int pixel_index = p.step_w.quotient(index), start = index - pixel_index * p.axis[1].source_step();
     const int plane = find_plane(p, start);
@@ -193,13 +197,13 @@ class WarpSource {
     return swizzled(row * kRowBytes + piece * 16, kRowBytes);
   }
 
-  // kPiece channels, raw bits of T in a register each, to byte `to` of the halo.
+  // Stores kPiece channels, raw bits of T in a register each, at byte `to` of the halo.
   __device__ __forceinline__ void store_values(const Halo& halo, uint32_t to, const uint32_t (&raw)[kPiece]) const {
     store_piece<T, kParts>(halo.shared + to, p.plan.halo_bytes, raw);
   }
 
-  // A thread takes a pixel with kAhead of its pieces at once; a warp reads neighbouring columns of one channel, of one
-  // plane or of all.
+  // A thread loads kAhead pieces (16 bytes) of a pixel at once. A warp reads neighbouring columns of one channel, of
+  // one source_phase or (kAllPlanes) of all.
   template <bool kAllPlanes>
   __device__ __forceinline__ void load_by_pixels(const Halo& halo) const {
     constexpr int kPieces = kRowBytes / 16, kAhead = 32 / kPiece;
@@ -230,7 +234,7 @@ class WarpSource {
     }
   }
 
-  // Eight threads take the pieces of a pixel, of which there are eight or four.
+  // Channels adjacent: eight threads load the pieces of a pixel, eight or (rows of 64 bytes) four.
   template <bool kVector>
   __device__ __forceinline__ void load_by_channels(const Halo& halo) const {
     constexpr int kAhead = 4;

@@ -1,6 +1,10 @@
-// A source of few channels as a matrix, written into swizzled shared memory: the row of a pixel holds what each tap of
-// each channel reads for it (im2col), so that short sums over channels become one long one. Taps come fastest, those of
-// the width first (pack_weight.cuh orders the weights so).
+// Produces im2col rows in swizzled shared memory: with few channels, short sums over channels become one over all taps.
+//
+//   row of a pixel q:  place k holds  source[c, what tap (h, w) reads for q],   k = (c * kernel_h + h) * kernel_w + w
+//                      zeros where there is no tap, or outside the image
+//
+// lowerings/pack_weight.cuh orders the weights alike. Each writer warp fills some places of 32 rows; a table in shared
+// memory says what a place reads.
 #pragma once
 
 #include "families/igemm_sm90/load_source.cuh"
@@ -10,8 +14,8 @@ namespace deconv::hopper {
 template <class T, int kParts, int kRowBytes, int kThreads>
 class Im2colSource {
  public:
-  // What place k of a row reads: so many bytes from the pixel that the window hangs on, and so many pixels (Pixels).
-  // Places without a tap are outside every image.
+  // Writes what place k reads: bytes from the pixel that the window is anchored to, and the shift in packed coordinates
+  // (pixels). Places without a tap are outside every image.
   static __device__ __forceinline__ void write_table(const ConvParams<T>& p, uint32_t table) {
     const int kernel_w = p.apart.window[1].kernel, taps = p.apart.window[0].kernel * kernel_w;
     for (int k = threadIdx.x; k < p.plan.chunks * kChunk; k += blockDim.x) {
@@ -28,7 +32,7 @@ class Im2colSource {
   __device__ __forceinline__ Im2colSource(const ConvParams<T>& params, int thread, uint32_t table)
       : p(params), thread_(thread), table_(table) {}
 
-  // A warp takes kAhead places of 32 pixels' rows at a time, and reads one place of all of them at once.
+  // A warp fills kAhead places of 32 pixels' rows at a time; one load reads one place of all of them.
   __device__ __forceinline__ void load(const Item& item, int chunk, uint32_t shared) const {
     const HopperConvPlan& plan = p.plan;
     const char* const image = reinterpret_cast<const char*>(
@@ -36,7 +40,7 @@ class Im2colSource {
     const int step_h = p.apart.window[0].source_step(), step_w = p.apart.window[1].source_step();
     const bool inside = is_inside(p.apart.window[0], item.h, plan.halo.h) &&
                         is_inside(p.apart.window[1], item.w, plan.halo.w) && item.n + plan.halo.n <= p.batch;
-    const int places = p.source_channels - chunk * kChunk;  // of this chunk that have taps
+    const int places = p.source_channels - chunk * kChunk;  // of this k_block that have taps
     const int rows = plan.halo.n * plan.halo.h * plan.halo.w, units = (rows + 31) / 32 * kBatches;
     for (int unit = thread_ / 32; unit < units; unit += kThreads / 32) {
       const int first = unit % kBatches * kAhead, index = unit / kBatches * 32 + thread_ % 32;
@@ -68,19 +72,19 @@ class Im2colSource {
   static constexpr int kAhead = kHopperIm2colAhead, kBatches = kChunk / kAhead;
   static_assert(kChunk % kAhead == 0, "whole batches");
 
-  // Two coordinates as one number, w * 2^16 + h: sums of such numbers hold the sums of the coordinates, and the h of a
-  // number is right where its bit 15 is zero, w then too. Images are small enough (plan_hopper.cpp) that a bit of
-  // kSigns is set in a sum, or in the last pixel less the sum, wherever a coordinate is outside.
+  // Two coordinates in one word, w * 2^16 + h: adding words adds both. A word's h, and with it w, is right if bit 15 is
+  // zero. Images are small enough (planner.cpp) that a coordinate outside sets a bit of kSigns in the sum, or in the
+  // last pixel minus the sum.
   static constexpr uint32_t kSigns = 0x80008000u, kOutside = 0xC000C000u;
   __device__ __forceinline__ static uint32_t pixels(int h, int w) { return static_cast<uint32_t>(w * 65536 + h); }
 
   struct Window {
     const char* image;
-    uint32_t offset;  // of the pixel that it hangs on
+    uint32_t offset;  // of the pixel that it is anchored to
     uint32_t at;
   };
 
-  // Whether all taps of `count` pixels from `first` on read pixels that exist.
+  // True if all taps of `count` pixels from `first` on read inside the image.
   __device__ __forceinline__ static bool is_inside(const AxisGeometry& axis, int first, int count) {
     const int one = window_shift(axis, 0), other = window_shift(axis, axis.kernel - 1);
     const int begin = first * axis.source_step(), last = (first + count - 1) * axis.source_step();

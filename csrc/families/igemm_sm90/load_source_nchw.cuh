@@ -1,18 +1,22 @@
-// Contiguous sources: TMA brings boxes as they lie into a ring of raw slots, and producer warps turn them into pixels
-// of a halo (source.cuh). A box holds plan.raw_row_bytes of channels of all the halo's pixels, with the columns of all
-// planes of the width: [image][row][channel][column].
+// Produces halos from NCHW: TMA loads raw boxes, writer warps transpose them into a halo's pixels (load_source.cuh).
+//
+//   raw box  [image][row][channel][column]   plan.raw_row_bytes of channels; columns of all source phases of the width
+//   halo     [pixel][channel]                swizzled rows of a k_block
+//
+//   one thread     issues TMA into a Pipeline of raw slots
+//   writer warps   16 bits: move 8x8 matrices by ldmatrix.trans and stmatrix; float32: a thread moves a pixel
 #pragma once
 
 #include "families/igemm_sm90/load_source.cuh"
 
 namespace deconv::hopper {
 
-// A raw box begins at a multiple of 16 bytes, so many columns before the halo.
+// Columns of a raw box before the halo's first: boxes begin at multiples of 16 bytes.
 template <class T>
 __device__ __forceinline__ int skipped_columns(const ConvParams<T>& p, const Item& item) {
   return (item.w + p.plan.origin_w) * p.axis[1].source_step() & (16 / static_cast<int>(sizeof(T)) - 1);
 }
-// One thread asks for the raw box of channels from `channel` on.
+// One thread loads the raw box of channels from `channel` on by TMA.
 template <class T>
 __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& item, int plane, int channel,
                                          uint32_t shared, uint32_t barrier) {
@@ -22,24 +26,24 @@ __device__ __forceinline__ void copy_raw(const ConvParams<T>& p, const Item& ite
               item.h + p.plan.origin_h, item.n, item.group);
 }
 
-// A group of producer threads turns raw boxes into halos. kParts 2 writes the low parts plan.halo_bytes behind.
+// kThreads producer threads transpose raw boxes. tf32x3: the low parts lie plan.halo_bytes behind.
 template <class T, int kParts, int kRowBytes, int kThreads>
 class RawSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr bool kMatrices = kSize == 2;
-  static constexpr int kPiece = 16 / kSize;  // channels of one 16-byte store
+  static constexpr int kPiece = 16 / kSize;  // channels of a 16-byte store
   static constexpr int kPlaces = (hopper_places(kSize) + kThreads - 1) / kThreads;
   static constexpr uint32_t kNowhere = ~0u;
 
  public:
   __device__ __forceinline__ RawSource(const ConvParams<T>& params, int thread) : p(params), thread_(thread) {}
 
-  // What a thread takes of each box lies at the same places, so these are found once, or as often as `skipped` changes.
-  // float: a pixel a place. 16-bit: a row of an 8x8 matrix to load, and one to store; a warp takes two octets of
-  // columns, 16 channels each.
+  // Where a thread reads in a raw box and writes in the halo: the same in every box, so found once for each `skipped`.
+  // float32: a place is a pixel. 16 bits: a row of an 8x8 matrix to load, and one to store; a warp moves two octets of
+  // columns of 16 channels.
   struct Places {
     uint32_t raw[kPlaces], halo[kPlaces];  // bytes in the box and in the halo; kNowhere outside the halo
-    int skipped = -1;  // columns of the box before the halo, that these places assume
+    int skipped = -1;  // the skipped_columns that these places assume
   };
 
   __device__ __forceinline__ void find_places(Places& places, int skipped) const {
@@ -48,7 +52,7 @@ class RawSource {
     places.skipped = skipped;
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) {
-      // Which line of the box, which column of it.
+      // The line of the box, and the column or octet in it.
       const int unit = kMatrices ? 2 * (thread_ / 32 + i * (kThreads / 32)) + lane / 16 : thread_ + i * kThreads;
       const int units_of_line = kMatrices ? plan.raw_octets : plan.halo.w * step;
       const int line = unit / units_of_line, at = unit - line * units_of_line;
@@ -64,7 +68,7 @@ class RawSource {
     }
   }
 
-  // Box `box` of a chunk; `nowhere` takes what no pixel needs.
+  // Transposes box `box` of a k_block. stmatrix stores a row for every lane; rows outside the halo go to `nowhere`.
   __device__ __forceinline__ void transpose(const Places& places, uint32_t raw_box, int box, uint32_t shared,
                                             uint32_t nowhere) const {
     if constexpr (kMatrices) {
@@ -99,7 +103,7 @@ class RawSource {
     }
   }
 
-  // kPieces: of a pixel, in one box.
+  // kPieces: pieces (16 bytes) of a pixel in one box.
   template <int kPieces>
   __device__ __forceinline__ void transpose_pixels(const Places& places, uint32_t raw_box, int box,
                                                    uint32_t shared) const {
@@ -130,7 +134,7 @@ class RawSource {
     }
   }
 
-  // Four 8x8 matrices of 16-bit elements; each lane names a row of 16 bytes.
+  // Four 8x8 matrices of 16-bit elements; lane i addresses row i % 8 of matrix i / 8, 16 bytes.
   struct Matrices {
     uint32_t value[4];
   };

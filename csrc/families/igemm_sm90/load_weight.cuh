@@ -1,4 +1,4 @@
-// Weights as they lie in memory to operand B in shared memory, where it stays.
+// Loads weights in place into operand B in shared memory, where they stay (weight-stationary).
 #pragma once
 
 #include "core/divisor.h"
@@ -10,9 +10,10 @@ namespace deconv::hopper {
 
 inline constexpr int kOperandRowBytes = 128;  // of channels
 
-// [chunk of 128 bytes of channels][row][channels], swizzled, with zeros where no weight is. `count` of each of
-// `channels` source channels, loaded by load(channel, index) for a row of row_of(index), -1: of none. By kThreads
-// threads, which meet at a named barrier: before row_of is asked, and once all is there for the tensor cores.
+// Fills operand B, [k_block][row][128 bytes of channels], swizzled, with zeros where there is no weight. Each of
+// `channels` source channels has `count` weights: load(channel, index) reads one, and row_of(index) is its row, or -1
+// if it has none. kThreads threads meet at named barrier `barrier` twice: before row_of is called, and when operand B
+// is ready for wgmma.
 template <class T, int kThreads, class Load, class RowOf>
 __device__ __forceinline__ void fill_operand_b(uint32_t to, int chunks, int chunk_bytes, int channels,
                                                const Divisor& count, int barrier, const Load& load,
@@ -27,7 +28,7 @@ __device__ __forceinline__ void fill_operand_b(uint32_t to, int chunks, int chun
     }
   };
   T some[kAtOnce];
-  load_some(some, threadIdx.x);  // on their way meanwhile
+  load_some(some, threadIdx.x);  // in flight while zeros are stored
   for (int at = 16 * threadIdx.x; at < chunks * chunk_bytes; at += 16 * kThreads) {
     store_shared(to + at, make_uint4(0, 0, 0, 0));
   }

@@ -1,29 +1,39 @@
-// What one launch of the Hopper convolution needs, and how a block finds its work in it.
+// Parameters of a launch of conv.cuh, the configuration of an instance, and how a block finds its work tiles.
+//
+// In the code, `Item` is a work tile, `chunk` a k_block, `plane` a source_phase and `Ring` a Pipeline. `parts` 2 is
+// tf32x3, `in_turns` ping-pong, `keep_halo` a reused halo.
 #pragma once
 
 #include <cuda.h>
 
 #include "core/divisor.h"
+#include "core/problem.h"
 #include "core/taps.h"
 #include "device/primitives.cuh"
 #include "families/igemm_sm90/plan.h"
 
 namespace deconv::hopper {
 
-// The taps of one (phase, plane) along one axis: how many, which of ConvParams::tap_row are theirs, and the first of
-// them in the weight; ConvParams::tap_step leads to the next.
+// The taps of one (phase, source_phase) along one axis: their number, the first one's index in ConvParams::tap_row, and
+// the first one's index in the weight. ConvParams::tap_step leads to the next in the weight.
 struct alignas(4) TapRange {
   uint8_t count, first, k;
 };
 static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
 
-// ResultBlocks, as kernels see it: ConvParams has the strides of whole blocks and of their channels.
+// ResultBlocks for kernels. ConvParams has the strides of whole blocks and of their channels.
 struct BlockedResult {
   Divisor height, width;
   int shift_h, shift_w, size_h, size_w;
   int stride_h;  // elements
-  Divisor line;  // columns that have a bias each, one after the other
+  Divisor line;  // adjacent columns that have a bias each
 };
+
+inline BlockedResult blocked_result(const ResultBlocks& blocks) {
+  return {divide_by(blocks.height),          divide_by(blocks.width),         static_cast<int>(blocks.shift_h),
+          static_cast<int>(blocks.shift_w),  static_cast<int>(blocks.size_h), static_cast<int>(blocks.size_w),
+          static_cast<int>(blocks.stride_h), divide_by(blocks.line)};
+}
 
 // A result channel as an element of a block: column k of row r of channel m.
 struct InBlock {
@@ -36,38 +46,74 @@ __device__ __forceinline__ InBlock in_block(const BlockedResult& b, int channel)
 
 template <class T>
 struct ConvParams {
-  CUtensorMap source_map[kHopperMaxPlanes];  // and the results': hopper_result_map
-  CUtensorMap weight_map;  // of weights in place
+  CUtensorMap source_map[kHopperMaxPlanes];  // and of results: hopper_result_map
+  CUtensorMap weight_map;  // for weights in place
   const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
   int64_t source_n, source_c, source_h, source_w;
-  const unsigned char* packed;  // pack_weight.cuh
-  int weight_stride[2], tap_step[2];  // by axis, of weights in place: elements, taps
+  const unsigned char* packed;  // lowerings/pack_weight.cuh
+  int weight_stride[2], tap_step[2];  // by axis, for weights in place: elements; taps
   const T* bias;
   T* result;
   int64_t result_n, result_m, result_h, result_w;
   int batch;
   int source_channels, result_channels;  // per group, merged ones together
-  int* not_finite;  // set where a sum is not, perhaps only for products that are not its own: repair.cuh
+  int* not_finite;  // set if a sum is not finite, perhaps by products that are not its own: nonfinite_repair.cuh
   bool vector_source;  // channels adjacent, 16-byte loads allowed
-  int vector_result;  // neighbours in memory that one store may take, given that a lane holds them
+  int vector_result;  // adjacent elements of a lane that one store may take
   AxisGeometry axis[2];
   union Apart {
-    AxisGeometry window[2];  // im2col, which stores no blocks: the axes of the source as it lies
+    AxisGeometry window[2];  // im2col, which stores no blocks: the axes of the original problem
     BlockedResult blocks;    // plan.to_blocks
     Apart() : window{} {}
   } apart;
-  int window_channels;  // im2col: of the source as it lies
-  TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; here, so that loops over them are uniform
-  uint16_t tap_row[2][kHopperMaxKernel + 1];  // the halo's row at which a tap's first pixel lies, by axis
-  uint8_t plane_start[2][kHopperMaxStride];  // first source pixel of each plane that any tap reads
+  int window_channels;  // im2col: source channels of the original problem
+  TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; a parameter: loops over taps are uniform
+  uint16_t tap_row[2][kHopperMaxKernel + 1];  // by axis: the halo's row of a tap's first pixel
+  uint8_t plane_start[2][kHopperMaxStride];  // by axis: first pixel of each source_phase that a tap reads
   Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, planes_w, halo_w,
-      halo_h;  // of the plan's numbers
-  Divisor step_w;  // of the source, from one pixel of a plane to the next
-  Divisor result_step[2];  // from one pixel of a phase to the next, by axis
+      halo_h;  // by the plan's numbers
+  Divisor step_w;  // by the source's step from one pixel of a source_phase to the next
+  Divisor result_step[2];  // by axis: from one pixel of a phase to the next
   HopperConvPlan plan;
 };
 
-// One unit of a block's work: a tile of pixels, a tile of result channels, a range of phase groups.
+// Compile-time configuration of an instance.
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
+          bool kSplits_, bool kMajorM_, bool kToBlocks_>
+struct ConvConfig {
+  using Element = T;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kPhases = kPhases_;
+  static constexpr int kFold = kFold_;
+  static constexpr int kParts = kParts_;
+  static constexpr int kRowBytes = kRowBytes_;
+  // Bytes of a stage's weights (one tap of one k_block), for one warpgroup and one part.
+  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
+  static constexpr HopperSource kSource = kSource_;
+  static constexpr bool kSplits = kSplits_;  // a work tile is a cluster's
+  static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
+  static constexpr bool kToBlocks = kToBlocks_;  // stores blocks of a sub_pixel result
+  static constexpr bool kAsks = hopper_asks(kSource);
+  static constexpr bool kWrites = hopper_writes(kSource, kParts);
+  // Arrivals that make a halo full: from the warp that issues TMA, or from each writer warp.
+  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
+  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
+  static constexpr bool kMovesRegisters = kThreads == 512;
+  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
+  // The phase groups of a work tile may have halos of their own: their rows wait in shared memory for all phases
+  // (plan.row_phases).
+  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
+  // Stores by TMA (HopperResults::kCopied), with channels adjacent or with columns adjacent.
+  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
+  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
+                                         !kSplits && !kMajorM;
+  static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
+  // Registers of a multiplying and of a producing thread, where 512 threads leave 128 for each.
+  static constexpr int kMultiplyRegisters = 168, kBringRegisters = 88;
+  static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
+};
+
+// A work tile: a tile of pixels, a tile of result channels, a range of phase groups.
 struct Item {
   int group, m_tile;  // m_tile: of plan.tile_m result channels
   int phase_begin, phase_end;
@@ -91,9 +137,9 @@ __device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
   return item;
 }
 
-// The phases that one phase group stands for.
+// The phases of a phase group: one of the height, kPhases of the width.
 struct Phases {
-  int h, w;  // of the width: the first of the tile's phases
+  int h, w;  // w: the first of kPhases
 };
 template <int kPhases, class T>
 __device__ __forceinline__ Phases phases_of(const ConvParams<T>& p, int phase_group) {

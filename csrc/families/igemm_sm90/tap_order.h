@@ -1,4 +1,4 @@
-// The taps of one axis as the Hopper convolution uses them: in which order, and where each reads in a halo.
+// Taps of one axis in conv.cuh's order of use, and the halo row at which each reads.
 #pragma once
 
 #include <vector>
@@ -9,26 +9,26 @@
 namespace deconv {
 
 struct HopperTap {
-  int k;             // in the weight
-  int phase, plane;  // planes that share a halo count as one
-  int slot, slots;   // among the taps of this (phase, plane), and how many these are
-  int row;           // of the halo, at which the tile's first pixel reads
+  int k;             // index in the weight
+  int phase, plane;  // source phases that share a halo count as one
+  int slot, slots;   // index among the taps of this (phase, source_phase), and their number
+  int row;           // of the halo: where the tile's first pixel reads
 };
 
-// In the weight, from one slot of a (phase, plane) to the next (taps.h: forward walks backwards).
+// Step in the weight from one tap of a (phase, source_phase) to the next. Forward walks backwards (core/taps.h).
 inline int hopper_tap_step(const AxisGeometry& axis) {
   const int step = axis.stride / gcd(axis.stride, axis.dilation);
   return axis.is_forward ? -step : step;
 }
 
-// Sorted by phase, plane and slot.
+// Sorted by phase, source_phase and slot.
 inline std::vector<HopperTap> hopper_taps(const AxisGeometry& axis, const HopperConvPlan& plan, bool along_w) {
   const int pixel_rows = along_w ? plan.row.w : plan.row.h, origin = along_w ? plan.origin_w : plan.origin_h;
   const bool together = along_w && plan.halo_planes > 1;
   const std::vector<int> planes = used_planes(axis);
   std::vector<HopperTap> all;
   for (int phase = 0; phase < axis.phases(); ++phase) {
-    size_t first = all.size();  // of the pair
+    size_t first = all.size();  // of this (phase, source_phase)
     for (int i = 0; i < static_cast<int>(planes.size()); ++i) {
       const AxisTaps taps = axis_taps(axis, phase, planes[i]);
       if (!together) first = all.size();

@@ -1,14 +1,15 @@
-// Gather family, forward and grad_input:  result[n, m, q] = bias[m] + sum over c, taps of  source[n, c, q + shift] * w.
+// simt, forward and grad_input: every problem, every dtype, without tensor cores.
 //
-// One block: one phase of the result (taps.h), kThreadM * warps_m channels m, and a tile of kThreadRows-row *units*,
-// units_h below each other in units_n images, each kLaneColumns pixels wide. A thread holds kThreadM channels of the
-// kThreadRows pixels of one unit column in registers:
+//   result[n, m, q] = bias[m] + sum over c, taps of  source[n, c, q + shift] * w        for one phase of the result
 //
-//   lane -> unit column (and unit, when a unit is narrower than a warp);  warp -> channels m, units.
+//   block    one phase (core/taps.h), kThreadM * warps_m channels m, units_h units below each other in units_n images
+//   unit     kThreadRows rows x kLaneColumns pixels
+//   warp     channels m, units;   lane   a column of a unit (and a unit, where units are narrower than a warp)
+//   thread   kThreadM channels x kThreadRows pixels of a unit's column, in registers
 //
-// Source channels pass through shared memory in chunks: the tile with the halo that one group of taps needs, and
-// that group's weights, both widened to the accumulator's type. Every tap then reads the tile at a shift; along the
-// height up to three taps share the rows in registers. Source offsets are found once per tap group and kept.
+// Source channels pass through shared memory in chunks: the tile with the halo of a group of taps, and the group's
+// weights, widened to the accumulator's type. Every tap reads the tile at a shift; up to three taps below each other
+// share rows in registers. Source offsets are found once a tap group.
 #pragma once
 
 #include "core/taps.h"
@@ -48,7 +49,7 @@ struct GatherConvConfig {
   static_assert(kThreadM * sizeof(T) % 4 == 0, "a thread's channels store as packs");
 };
 
-// The part of one result phase's work that passes through shared memory at once.
+// The taps of one phase and source phase that are staged at once.
 struct TapGroup {
   int count_h, count_w;  // taps
   int first_tap_h, first_tap_w;
@@ -89,7 +90,7 @@ class GatherConvBlock {
       return;
     }
     remember_taps();
-    // Chunks outermost: the planes of grad_output that share sectors are read while those are in the caches.
+    // Channels outermost: source phases of grad_output share sectors, which the caches then still hold.
     for (int c = 0; c < p.source_channels; c += p.plan.chunk) {
       for (int plane_h = 0; plane_h < p.axis[0].planes(); ++plane_h) {
         const AxisTaps h = taps_of(0, plane_h);
@@ -136,7 +137,7 @@ class GatherConvBlock {
     unit_row = unit % p.plan.units_h * kRows;
   }
 
-  // Every chunk walks over the planes again, so the first planes' taps are worked out once.
+  // Every chunk walks over the source phases again, so the taps of the first ones are computed once.
   __device__ __forceinline__ void remember_taps() {
     for (int i = threadIdx.x; i < 2 * kKnownPlanes; i += Config::kThreads) {
       const int a = i / kKnownPlanes, plane = i % kKnownPlanes;
@@ -219,7 +220,7 @@ class GatherConvBlock {
     }
   }
 
-  // Channels lie next to each other (channels_last) and the plan proved the alignment.
+  // Channels are adjacent (channels_last); the plan proved the alignment.
   __device__ __forceinline__ void stage_source_packs(const T* source, int channels) {
     constexpr int kPack = kPackSize<T>;
     for (int e = threadIdx.x; e < p.plan.positions; e += Config::kThreads) {
@@ -295,7 +296,7 @@ class GatherConvBlock {
     }
   }
 
-  // kTaps taps below each other share the source rows they have in common.
+  // kTaps taps below each other share the source rows in registers.
   template <int kTaps>
   __device__ __forceinline__ void multiply_rows(const Accum* x, const Accum* w, int weight_row) {
     Accum rows[kRows + kTaps - 1];
@@ -316,7 +317,7 @@ class GatherConvBlock {
     }
   }
 
-  // Rows that no tap reaches hold the bias in every column, so one block stores them whole for all phases of the width.
+  // Rows that no tap reaches hold the bias in every column, so one block stores them for all phases of the width.
   __device__ __forceinline__ void fill_rows() {
     const int step_w = p.axis[1].result_step();
     const int first_w = tile_w * step_w, last_w = min(first_w + Config::kLaneColumns * step_w, p.axis[1].result_size);

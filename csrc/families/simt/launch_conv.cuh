@@ -1,4 +1,4 @@
-// Launcher of the gather family's forward and grad_input.
+// Launcher of simt's forward and grad_input.
 #pragma once
 
 #include "families/simt/conv.cuh"

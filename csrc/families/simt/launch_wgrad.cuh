@@ -1,9 +1,10 @@
-// Launcher of the gather family's grad_weight.
+// Launcher of simt's grad_weight: the kernel, then the sum of splits.
 #pragma once
 
 #include "families/simt/wgrad.cuh"
 #include "launch/kernel_launch.cuh"
 #include "launch/weight_gradient.cuh"
+#include "lowerings/split_k_reduce_launch.cuh"
 
 // instances: launch_gather_weight<T>(GatherWeightPlan): float16, bfloat16, float32, float64
 namespace deconv {
@@ -16,12 +17,6 @@ GatherWeightParams<T> gather_weight_params(const Problem& problem, const GatherW
   p.partial = plan.splits > 1 ? static_cast<AccumulatorOf<T>*>(operands.workspace) : nullptr;
   p.plan = plan;
   return p;
-}
-
-template <class T>
-cudaError_t launch_reduce_splits(const Problem& problem, const GatherWeightParams<T>& params, cudaStream_t stream) {
-  const int64_t blocks = (problem.w.numel() + kGatherThreads - 1) / kGatherThreads;
-  return launch_kernel(reduce_splits<T>, blocks, kGatherThreads, 0, stream, params);
 }
 
 template <class T>
@@ -41,7 +36,8 @@ cudaError_t launch_gather_weight(const Problem& problem, const GatherWeightPlan&
     case 4: error = launch_with(gather_weight_kernel<GatherWeightConfig<T, 4>>); break;
   }
   if (error != cudaSuccess || plan.splits == 1) return error;
-  return launch_reduce_splits<T>(problem, params, stream);
+  return launch_add_splits<T>(problem, params, plan.splits, params.channels_m, params.channels_n, stream,
+                              Start::kAfter);
 }
 
 }  // namespace deconv

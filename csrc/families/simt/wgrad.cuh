@@ -1,12 +1,15 @@
-// Gather family, grad_weight:  gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// simt, grad_weight: every problem, every dtype, without tensor cores.
 //
-// One block: a tile of warps_m * Tile::m() input channels m, warps_n * Tile::n() output channels n, one tap row kh,
-// warps_tap taps kw, and one split of the pixels. A stage holds `rows` rows of `pixels` columns of x and the columns
-// of grad_output that their taps need, channels innermost; every tap reads the same stage at a shift.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-//   warp -> (tap, m tile, n tile);  lane -> (m, n) within the tile, the lanes left over take every kLanesK-th pixel.
+//   block   warps_m * Tile::m() input channels m, warps_n * Tile::n() output channels n, warps_tap taps of a row kh,
+//           one split of the pixels
+//   warp    one tap, one tile of (m, n)
+//   lane    a part of the tile; the lanes left over take every kLanesK-th pixel
+//   stage   `rows` rows of `pixels` columns of x, and the columns of grad_output that their taps need; channels first
 //
-// Splits write partial sums; reduce_splits adds them in order, so the result never changes from run to run.
+// Every tap reads the stage at a shift. lowerings/split_k_reduce.cuh adds the partial sums of
+// splits in order: same bits in every run.
 #pragma once
 
 #include "device/primitives.cuh"
@@ -18,8 +21,8 @@ template <class T>
 struct GatherWeightParams {
   const T* x;  // (batch, groups * m, height, width), any strides
   const T* y;  // grad_output (batch, groups * n, out height, out width)
-  T* result;   // (groups * m, n, kernel height, kernel width)
-  AccumulatorOf<T>* partial;  // (splits, groups, m, n, kernel height, kernel width), or null without splits
+  T* result;  // (groups * m, n, kernel height, kernel width)
+  AccumulatorOf<T>* partial;  // (splits, groups, taps, m, n), or null without splits
   int64_t x_n, x_c, x_h, x_w;
   int64_t y_n, y_c, y_h, y_w;
   int64_t result_m, result_n, result_h, result_w;
@@ -115,7 +118,7 @@ class GatherWeightBlock {
     lane_k = lane / (kLanesN * kLanesM);
   }
 
-  // Row `row` counts over images and rows; rows past the last, and taps outside the image, are zeros.
+  // `row` counts over images and rows. Rows past the last, and taps outside the image, are zeros.
   __device__ __forceinline__ void stage_row(int r, int64_t row, int column) {
     const int n = static_cast<int>(row / p.height), h = static_cast<int>(row % p.height);
     const int out_h = h * p.stride_h - p.padding_h + tap_h * p.dilation_h;
@@ -151,8 +154,8 @@ class GatherWeightBlock {
                                         int step) {
     constexpr int kBatch = 4;  // loads in flight before the first use
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    // Lanes along the channels where those are innermost, else 8 columns of 4 channels: whole sectors from memory, all
-    // banks to shared memory. Warps, and lanes, that few channels leave over take further columns.
+    // Lanes along the channels where those are adjacent, else 8 columns of 4 channels: whole sectors from memory, all
+    // banks of shared memory. Warps and lanes that exceed the channels take further columns.
     const int channel_lanes = row.step_c == 1 ? min(32, channels) : min(4, channels);  // powers of two
     const int channel_warps = min(warps, max(1, channels / channel_lanes));
     const int column_lanes = 32 / channel_lanes, column_warps = warps / channel_warps;
@@ -205,7 +208,7 @@ class GatherWeightBlock {
     }
   }
 
-  // A thread's channels come as packs, `lanes` packs apart: neighbouring lanes read neighbouring banks.
+  // A thread reads packs of channels that are `lanes` packs apart, so that adjacent lanes read adjacent banks.
   template <int kCount, int kPack>
   __device__ __forceinline__ static void load(Accum (&values)[kCount], const Accum* from, int lanes) {
 #pragma unroll
@@ -242,8 +245,8 @@ class GatherWeightBlock {
         if (p.partial == nullptr) {
           p.result[row * p.result_m + n * p.result_n + tap_h * p.result_h + kw * p.result_w] = narrow<T>(acc[i][j]);
         } else {
-          const int64_t rows = static_cast<int64_t>(p.groups) * p.channels_m;
-          p.partial[(((split * rows + row) * p.channels_n + n) * p.kernel_h + tap_h) * p.kernel_w + kw] = acc[i][j];
+          const int64_t tap = (split * p.groups + group) * p.kernel_h * p.kernel_w + tap_h * p.kernel_w + kw;
+          p.partial[(tap * p.channels_m + m) * p.channels_n + n] = acc[i][j];
         }
       }
     }
@@ -255,21 +258,6 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
     gather_weight_kernel(const __grid_constant__ GatherWeightParams<typename Config::Element> params) {
   extern __shared__ __align__(16) unsigned char shared[];
   GatherWeightBlock<Config>(params, shared).run();
-}
-
-// One thread an element of grad_weight: adds its partial sums in order of the split, in float64.
-template <class T>
-__global__ void __launch_bounds__(kGatherThreads) reduce_splits(const __grid_constant__ GatherWeightParams<T> p) {
-  const int64_t taps = static_cast<int64_t>(p.kernel_h) * p.kernel_w;
-  const int64_t count = static_cast<int64_t>(p.groups) * p.channels_m * p.channels_n * taps;
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
-  if (e >= count) return;
-  double sum = 0;
-#pragma unroll 8
-  for (int s = 0; s < p.plan.splits; ++s) sum += p.partial[s * count + e];
-  const int64_t tap = e % taps, channels = e / taps;
-  p.result[channels / p.channels_n * p.result_m + channels % p.channels_n * p.result_n + tap / p.kernel_w * p.result_h +
-           tap % p.kernel_w * p.result_w] = narrow<T>(static_cast<AccumulatorOf<T>>(sum));
 }
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's grad_weight of contiguous images by lines.
+// Launcher of wgrad_sm90's rs_nchw: grad_weight of NCHW operands.
 #pragma once
 
 #include "families/wgrad_sm90/tensor_map_nchw.h"
@@ -56,7 +56,7 @@ cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeigh
   }
 #undef DECONV_HOPPER_TILE
   if (error != cudaSuccess) return error;
-  return launch_add_splits<T>(problem, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+  return launch_add_splits<T>(problem, params, plan.splits, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's grad_weight of float32 by tensor copies.
+// Launcher of wgrad_sm90's rs_nhwc: grad_weight of float32 in channels_last.
 #pragma once
 
 #include "families/wgrad_sm90/launch_tma_nhwc.cuh"

@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's grad_weight of 16-bit elements by tensor copies.
+// Launcher of wgrad_sm90's ss: grad_weight of 16-bit types in channels_last.
 #pragma once
 
 #include "families/wgrad_sm90/launch_tma_nhwc.cuh"

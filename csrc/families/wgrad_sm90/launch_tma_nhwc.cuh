@@ -1,5 +1,5 @@
-// What the launchers of the Hopper family's grad_weight by tensor copies share: slices of the images, rewritten where
-// need be, tensor maps, sums.
+// Shared by the launchers of ss and rs_nhwc: for each slice of images repack or im2col as the plan says, tensor maps
+// and the kernel; then the sum of splits.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace deconv {
 
-// `count` images from `first` on, or those that are left; described, not moved.
+// Describes `count` images from `first` on, or those that are left.
 inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
   tensor.size[0] = std::min(count, tensor.size[0] - first);
   return tensor;
@@ -42,7 +42,7 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
   for (int64_t first = 0; first < problem.batch; first += plan.slice) {
     const Tensor4 x = images_of(problem.x, first, plan.slice), y = images_of(problem.y, first, plan.slice);
     const T *const x_at = from_image(x, operands.x, first), *const y_at = from_image(y, operands.y, first);
-    // The operands as the tensor copies see them.
+    // The operands as TMA sees them.
     Problem seen = whole;
     seen.x = plan.repack_x ? repacked(x, problem.groups, problem.dtype) : x;
     seen.y = plan.im2col     ? images_of(whole.y, first, plan.slice)
@@ -67,7 +67,7 @@ cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan
     if (error != cudaSuccess) return error;
   }
   if (!plan.sums) return error;
-  return launch_add_splits<T>(whole, params, plan.splits, true, plan.padded_m, plan.padded_n, stream, Start::kEarly);
+  return launch_add_splits<T>(whole, params, plan.splits, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }
 
 }  // namespace deconv

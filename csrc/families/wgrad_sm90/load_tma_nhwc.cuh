@@ -1,4 +1,4 @@
-// grad_weight by tensor copies, what its kernels share: what a block computes at a time, and the thread that brings it.
+// Shared by ss and rs_nhwc: parameters, work tiles, and the thread that produces the stages by TMA.
 #pragma once
 
 #include "device/primitives.cuh"
@@ -9,18 +9,18 @@ namespace deconv::hopper {
 
 template <class T, class Plan>
 struct WeightCopiesParams {
-  CUtensorMap x_map;  // (channel, then the axes from the innermost on)
+  CUtensorMap x_map;  // (channel, then the axes of pixels from the innermost on)
   CUtensorMap y_map[kHopperWeightPlanes];
   T* result;  // (groups * channels_m, channels_n, kernel height, kernel width)
   float* partial;  // (splits, groups, taps, m, n), m and n padded; null unless plan.sums
   int64_t result_m, result_n, result_h, result_w;
   int channels_m, channels_n, groups, kernel_h, kernel_w;
-  bool store_packs;  // 16-bit elements: eight neighbouring output channels at once
-  bool adds;  // to the partial sums of the images before
+  bool store_packs;  // 16-bit types: eight adjacent output channels at once
+  bool adds;  // to the partial sums of earlier images
   Plan plan;
 };
 
-// A tile of input channels, output channels and taps, over a range of pixels.
+// A work tile: input channels, output channels and taps, over a range of pixels.
 struct WeightItem {
   int tap_group, n, m;  // n, m: first channels within the group
   int group, split;
@@ -48,8 +48,8 @@ __device__ __forceinline__ WeightItem find_weight_item(const WeightCopiesParams<
   return item;
 }
 
-// One thread asks for every tile of pixels of an item, as soon as its slot is free: the boxes of the input, then those
-// of grad_output.
+// One thread issues the TMA loads of every tile of pixels of a work tile, as soon as a slot is free: the boxes of the
+// input, then those of grad_output.
 template <class T, class Plan>
 __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Plan>& p, const WeightItem& item,
                                                   Ring& ring, uint32_t shared) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
                     c2 + box.shift[2]);
         to += plan.y_box_bytes;
       };
-      if constexpr (sizeof(T) == 2) {  // its boxes are many: with the loop unet_up4 took a tenth longer
+      if constexpr (sizeof(T) == 2) {  // no loop: it slows layers with many boxes
         copy(box.chunk);
       } else {
         for (int chunk = 0; chunk < box_chunks; ++chunk) copy(chunk);

@@ -12,7 +12,7 @@ struct Dimension {
   int box;
 };
 
-// Dimensions: the innermost first.
+// order: from the innermost dimension on.
 bool encode_lines(const Problem& problem, const void* base, const std::array<Dimension, 4>& order,
                   CUtensorMapSwizzle swizzle, CUtensorMap* map) {
   const TensorMapEncode encode = tensor_map_encode();
@@ -22,7 +22,7 @@ bool encode_lines(const Problem& problem, const void* base, const std::array<Dim
   for (int i = 0; i < 4; ++i) {
     sizes[i] = static_cast<cuuint64_t>(order[i].size);
     box[i] = static_cast<cuuint32_t>(order[i].box);
-    // The stride of an axis with one pixel says nothing, and may be anything.
+    // An axis of one pixel may have any stride, also one that TMA refuses.
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(order[i].size == 1 ? 16 : order[i].bytes);
   }
   const cuuint32_t steps[4] = {1, 1, 1, 1};

@@ -5,7 +5,8 @@
 namespace deconv {
 namespace {
 
-// Every step[a]-th pixel from start[a] on (height, width) of a tensor; boxes of 128 bytes of channels of `box` pixels.
+// Maps every step[a]-th pixel from start[a] on (height, width) of a tensor, in boxes of 128 bytes of channels of
+// `box_pixels`.
 bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4& tensor, const HopperWeightCopies& plan,
                   const std::array<int, 3>& box_pixels, const int64_t (&start)[2], const int64_t (&step)[2],
                   const void* base, CUtensorMap* map) {
@@ -25,7 +26,7 @@ bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4&
   cuuint32_t box[4] = {static_cast<cuuint32_t>(kHopperRowBytes / size)};
   for (int a = 0; a < 3; ++a) {
     sizes[a + 1] = static_cast<cuuint64_t>(axes[a].size);
-    // The stride of an axis with one pixel says nothing, and may be anything.
+    // An axis of one pixel may have any stride, also one that TMA refuses.
     strides[a] = static_cast<cuuint64_t>(axes[a].size == 1 ? 16 : axes[a].stride * size);
     box[a + 1] = static_cast<cuuint32_t>(box_pixels[a]);
   }

@@ -1,4 +1,4 @@
-// Tensor maps (TMA) of the operands of the Hopper family's grad_weight.
+// Tensor maps (TMA) of the operands of wgrad_sm90's ss and rs_nhwc.
 #pragma once
 
 #include <cuda.h>
@@ -8,7 +8,7 @@
 
 namespace deconv {
 
-// The input's map and one for each of the plan's planes of grad_output, the tensors at `x` and `y`. False if the driver
+// The map of the input at `x`, and one for each of the plan's source phases of grad_output at `y`. False if the driver
 // has no tensor maps or refuses these tensors.
 bool encode_weight_maps(const Problem& problem, const HopperWeightCopies& plan, const void* x, const void* y,
                         CUtensorMap* x_map, CUtensorMap* y_maps);

@@ -1,18 +1,17 @@
-// Hopper family, grad_weight of contiguous images by lines:
-//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// wgrad_sm90's rs_nchw, grad_weight of NCHW operands, all dtypes by wgmma:
 //
-// Tensor copies bring a tile of pixels of the input, 128 bytes of each channel in one or two rows, and the rows of
-// grad_output that a row of the kernel meets there. wgmma wants operand B as lines of pixels, and so the input lies:
-// its columns are the input channels of several tiles, one for each row of the kernel that reads the same row of
-// grad_output. Operand A, 64 output channels of a tap, is gathered into registers wherever the tap finds its pixels;
-// each warpgroup has other taps of a row of the kernel. So no thread moves an element besides, and few input channels
-// fill an instruction.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-// Tensor copies begin at multiples of 16 bytes, rows and channels of grad_output anywhere. So an image is one long line
-// to them, of which they bring the 16 bytes on that hold a row's first pixel; channels that begin alike come together.
-// What of it is outside of the image's columns is zeroed in registers.
+//   operand A   64 output channels n of a tap, gathered into registers from rows of grad_output in shared memory
+//   operand B   kN columns: input channels m, a tile for each kernel row that reads the same row of grad_output
+//   K           pixels: a stage has 128 bytes of each input channel, in one or two rows
 //
-// Blocks write partial sums; add_splits.cuh adds them in order, so the result never changes from run to run.
+// NCHW is K-major, so nothing is transposed. Two or three warpgroups multiply, on other taps of a kernel row or other
+// output channels; separate threads produce input and grad_output by TMA.
+//
+// TMA begins at multiples of 16 bytes, rows of grad_output anywhere. So the map sees an image as one line, a box begins
+// with the 16 bytes that hold the row's first pixel, and channels with equal offset share a box. What is outside the
+// image's columns is zeroed in registers. lowerings/split_k_reduce.cuh adds the blocks' partial sums in order.
 #pragma once
 
 #include "core/divisor.h"
@@ -28,7 +27,7 @@ template <class T>
 struct WeightLinesParams {
   CUtensorMap x_map;  // (width, channel, height, image)
   CUtensorMap y_map;  // (element, every channel_kinds-th channel, image)
-  T* result;  // written by add_splits.cuh
+  T* result;  // written by lowerings/split_k_reduce.cuh
   float* partial;  // (splits, groups, taps, m, n), m and n padded
   int64_t result_m, result_n, result_h, result_w;
   int channels_m, channels_n, groups, kernel_h, kernel_w;
@@ -44,9 +43,9 @@ struct WeightLinesConfig {
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kTaps = kTaps_;
   static constexpr int kN = kN_;
-  static constexpr int kParts = kParts_;  // 2: float32 as two TF32 parts, three products
+  static constexpr int kParts = kParts_;  // 2: tf32x3
   static constexpr int kThreads = 128 * kWarpgroups + 128;
-  // Registers of a thread that multiplies and of one that brings.
+  // Registers of a thread that multiplies, and of one that produces.
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 152 : 224;
   static constexpr int kBringRegisters = 56;
   static_assert(kParts == 1 || sizeof(T) == 4, "only float32 is split");
@@ -58,8 +57,8 @@ class WeightLinesBlock {
   using Params = WeightLinesParams<T>;
   static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts, kSize = sizeof(T);
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
-  static constexpr int kSplitWarps = 2;  // that write the low parts of the input
-  static constexpr int kProducts = kHopperRowBytes / 32;  // of a tile, of 32 bytes of pixels
+  static constexpr int kSplitWarps = 2;  // warps that write the input's low parts
+  static constexpr int kProducts = kHopperRowBytes / 32;  // instructions of a tile, 32 bytes of pixels each
   static constexpr int kPixels = 32 / kSize;
   static constexpr int kUnit = 16 / kSize;  // elements
   using Product = MmaFromRegisters<T, kN, false>;
@@ -96,7 +95,7 @@ class WeightLinesBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that all lanes agree
     if (warp < kMultiplyWarps) {
       take_registers<Config::kMultiplyRegisters>();
       multiply(warp / 4, warp % 4, threadIdx.x % 32);
@@ -117,8 +116,8 @@ class WeightLinesBlock {
   }
 
  private:
-  // The tiles of pixels of a block: down each of its runs, every plan.splits-th, so that blocks that work at the same
-  // time read neighbouring columns of the same rows, and find in L2 what their tiles share.
+  // A block's tiles of pixels: down each of its runs, which are plan.splits apart. Blocks that work at the same time
+  // then read adjacent columns of the same rows, and share tiles through L2.
   struct Tile {
     int run, left;  // tiles of this run that are left
     int row, column, image;
@@ -143,7 +142,7 @@ class WeightLinesBlock {
     tile.row += plan.rows;
     if (--tile.left == 0) begin_run(tile, tile.run + plan.splits);
   }
-  // The row of grad_output that a tile's row reads; it may be outside of the image.
+  // The row of grad_output that a tile's row reads; may be outside the image.
   __device__ __forceinline__ int row_of(int tile_row) const { return tile_row * p.stride_h + first_row_; }
   __device__ __forceinline__ bool is_inside(int row) const {
     return static_cast<unsigned>(row) < static_cast<unsigned>(p.out_height);
@@ -153,8 +152,8 @@ class WeightLinesBlock {
     return tile.column * p.stride_w - p.padding_w + first_tap_ * p.dilation_w;
   }
 
-  // One thread asks for the input and one for grad_output, as soon as a stage is free, `count` rows of each tile from
-  // `first` on: more would keep it too busy. What is outside of the input comes as zeros.
+  // One thread issues the TMA loads of the input and one those of grad_output, as soon as a stage is free: `count` rows
+  // of each tile from `first` on. More rows would keep a thread too busy. TMA fills with zeros outside the input.
   __device__ __forceinline__ void bring_input(int first, int count) const {
     Ring ring = ring_;
     const int m = group_ * p.channels_m + m_, block_rows = plan.block_rows, row_step = plan.row_step;
@@ -202,8 +201,8 @@ class WeightLinesBlock {
     }
   }
 
-  // The low parts of the input, behind it. The tensor cores read no more than the high parts of what lies there, but
-  // for NaN, which they might take for infinite.
+  // Writes the low parts of the input behind it. Tensor cores read the upper 19 bits alone, so the input itself is the
+  // high part. Only NaN is rewritten: truncated, it might become Inf.
   __device__ __forceinline__ void split_input(int warp, int lane) const {
     Ring ring = ring_;
     const uint32_t bytes = plan.block_rows * plan.block_m * kHopperRowBytes;
@@ -225,7 +224,7 @@ class WeightLinesBlock {
     }
   }
 
-  // Operand A of one product: this lane's words of two channels, from `at` on and from `half` bytes further on.
+  // Operand A of one instruction: this lane's words of two channels, from `at` on and `half` bytes further on.
   __device__ __forceinline__ void gather(uint32_t (&a)[4], const uint32_t (&at)[2], uint32_t half) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -237,8 +236,8 @@ class WeightLinesBlock {
       }
     }
   }
-  // Only what is inside of the image: `column` is the first word's first pixel's, which is one of the input's if `left`
-  // is positive.
+  // Zeroes what is outside the image. column: of grad_output, at the first word's first pixel; left: pixels of the
+  // input from there on.
   __device__ __forceinline__ void mask(uint32_t (&a)[4], int column, int left) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -256,13 +255,13 @@ class WeightLinesBlock {
   }
 
   __device__ __forceinline__ void multiply(int warpgroup, int warp, int lane) const {
-    // The taps of a warp are plan.fold apart; warps that share a tap take 16 channels each.
+    // A warp's taps are plan.fold apart; warps that share a tap take 16 channels each.
     const int fold_warps = 4 / plan.fold;
     const int tile_n = warpgroup % plan.spread;
     const int tap = warpgroup / plan.spread * kTaps * plan.fold + warp / fold_warps;  // of the block
     const int channel = tile_n * kHopperWeightTileM + 16 * (warp % fold_warps) + lane / 4;
     const int pixel = lane % 4 * (4 / kSize);
-    // Of this lane's two channels: which kind they are, and where their lines lie in a stage.
+    // The kind of each of this lane's two channels, and where its line begins in a stage.
     const int of_kind = plan.y_channels / plan.channel_kinds;
     const int kind[2] = {channel / of_kind, (channel + 8) / of_kind};
     uint32_t line[2];
@@ -283,7 +282,7 @@ class WeightLinesBlock {
     }
     const bool idle = warpgroup / plan.spread * kTaps * plan.fold >= min(plan.block_taps, p.kernel_w - first_tap_);
     const int last_column = (plan.columns - 1) * p.stride_w + (plan.block_taps - 1) * p.dilation_w;
-    if (idle) {  // only keeps pace
+    if (idle) {  // releases the stages unread
       Ring ring = ring_;
       for (Tile tile = first_tile(); tile.left > 0; next(tile), ring.advance()) {
         ring.wait_full();
@@ -293,7 +292,7 @@ class WeightLinesBlock {
       return;
     }
     Ring ring = ring_;
-    int before = -1;  // stage that products in flight read
+    int before = -1;  // stage that instructions in flight read
     for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
       const int column = first_column(tile), left = p.width - tile.column;
       const bool masked = column < 0 || column + last_column >= p.out_width || left < plan.columns;
@@ -306,7 +305,7 @@ class WeightLinesBlock {
         exists = is_inside(row);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          // Modulo 2^32, for rows outside of the image may lie far from it.
+          // Modulo 2^32: rows outside the image may lie far from it.
           const uint32_t element = static_cast<uint32_t>(kind[i]) * p.y_c + static_cast<uint32_t>(row) * p.y_h + column;
           const uint32_t ahead = element & (kUnit - 1);
           const uint32_t first = stage + line[i] + of_tile * plan.y_row_bytes + ahead * kSize;
@@ -314,7 +313,7 @@ class WeightLinesBlock {
           for (int t = 0; t < kTaps; ++t) at[t][i] = first + t * tap_step;
         }
       };
-      // Operand A of product k for one tap, and on to the next product.
+      // Operand A of instruction k for one tap; advances to the next instruction.
       const auto take = [&](uint32_t (&a)[4], int t, int k) {
         gather(a, at[t], half);
         if (masked) {
@@ -331,7 +330,7 @@ class WeightLinesBlock {
       ring.wait_full();
       begin_row(0);
       if constexpr (kParts == 1) {
-        // While the tensor cores work on one set of operands, the next is gathered.
+        // Gathers one set of operands while tensor cores work on the other.
         uint32_t a[2][kTaps][4];
 #pragma unroll
         for (int k = 0; k < kProducts; ++k) {
@@ -350,9 +349,8 @@ class WeightLinesBlock {
         }
         before = ring.slot;
       } else {
-        // Three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each stage starts from
-        // zero and is added here. Inf and NaN come from the product of the high parts alone, where the operands still
-        // are whole.
+        // tf32x3. Tensor cores truncate their running sum, so each stage starts from zero and is added in float32. Inf
+        // and NaN come from the product of the high parts alone, where the operands are whole.
         const uint64_t low_part = plan.block_rows * plan.block_m * kHopperRowBytes >> 4;
         barrier_wait(split_done_ + 8 * ring.slot, ring.parity);
 #pragma unroll
@@ -402,8 +400,8 @@ class WeightLinesBlock {
     }
   }
 
-  // A lane holds the neighbouring columns 2 * (lane % 4), + 1 of every 8, of staged channels n and n + 8. Columns are
-  // rows of the kernel, input channels.
+  // A lane has columns 2 * (lane % 4) and the next one of every 8, for staged channels n and n + 8. A column is a
+  // kernel row and an input channel.
   __device__ __forceinline__ void store(const float (&acc)[kN / 2], int kw, int channel, int lane) const {
     const int16_t* const rows = plan.kernel_rows.data() + row_group_ * plan.block_rows;
     const int taps = p.kernel_h * p.kernel_w, of_kind = plan.y_channels / plan.channel_kinds;
@@ -435,10 +433,10 @@ class WeightLinesBlock {
 
   const Params& p;
   const HopperWeightLinesPlan& plan;
-  uint32_t shared_, split_done_;  // split_done_: barriers of the stages whose low parts are written
+  uint32_t shared_, split_done_;  // split_done_: barriers of stages, passed once low parts are written
   Ring ring_;
   int first_tap_, row_group_, n_, m_, group_, split_;
-  int first_row_;  // of grad_output, that the first row of a tile reads at the first row of pixels
+  int first_row_;  // of grad_output, that the group's first kernel row meets at row 0 of the input
 };
 
 template <class Config>

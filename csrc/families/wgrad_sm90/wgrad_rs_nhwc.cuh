@@ -1,18 +1,17 @@
-// Hopper family, grad_weight of float32 in channels_last by tensor copies:
-//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// wgrad_sm90's rs_nhwc, grad_weight of float32 in channels_last by wgmma, TF32 or tf32x3:
 //
-// As in weight_tensor.cuh tensor copies bring a tile of pixels of the input and of the planes of grad_output that the
-// block's taps read, a row of 128 bytes a pixel's 32 channels. But wgmma takes 32-bit operands in shared memory only as
-// rows of pixels, so some warps turn the input around where it lies, 32 pixels x 32 channels at a time: operand B,
-// whose columns are the input channels. Operand A, 64 output channels of a tap, is gathered into registers from the
-// rows of grad_output as they are, and each warp may have another tap.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-// The order of the pixels in a product is free. It is chosen (turned_pixel) so that turning and gathering meet all
-// banks of the swizzled rows.
+//   operand A   64 output channels n of a tap, gathered into registers from rows of grad_output; taps differ by warp
+//   operand B   kN input channels m, transposed in shared memory: wgmma takes 32-bit operands there only K-major
+//   K           32 pixels a stage, in an order (turned_pixel) that lets transposing and gathering meet all banks
 //
-// Blocks are persistent: while the warpgroups that multiply store the sums of one item, the copies of the next begin.
-// Splits and slices of the images write partial sums; add_splits.cuh adds them in order, so the result never changes
-// from run to run.
+// One thread produces by TMA (load_tma_nhwc.cuh): a row of 128 bytes is 32 channels of a pixel, of the input or a
+// source phase of grad_output. Three warps transpose the input in place, 32 pixels x 32 channels at a time. Two or
+// three warpgroups multiply.
+//
+// Blocks are persistent: TMA loads the next work tile while the sums of one are stored. Splits and slices of the images
+// write partial sums; lowerings/split_k_reduce.cuh adds them in order: same bits in every run.
 #pragma once
 
 #include "device/tf32_split.cuh"
@@ -31,14 +30,14 @@ struct WeightTurnedConfig {
   static constexpr int kN = kN_;
   static constexpr int kParts = kParts_;
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
-  // Registers of a thread that multiplies and of one that brings or turns.
+  // Registers of a thread that multiplies, and of one that produces or transposes.
   static constexpr int kMultiplyRegisters = kWarpgroups == 3 ? 144 : 208;
-  // Of operand A: with two of them the next is gathered while the tensor cores work, where registers suffice.
+  // Sets of operand A: with two, one is gathered while tensor cores read the other, where registers suffice.
   static constexpr int kOperandSets = kWarpgroups == 3 && kTaps == 3 ? 1 : 2;
   static constexpr int kTurnRegisters = kWarpgroups == 3 ? 72 : 88;
 };
 
-// The pixel of a tile that is number 4 * quad + index of a product's sum.
+// The pixel of a tile that is number 4 * quad + index of the sum.
 __device__ __forceinline__ int turned_pixel(int quad, int index) {
   return quad / 2 * 8 + (quad + index) % 4 * 2 + quad % 2;
 }
@@ -48,7 +47,7 @@ class WeightTurnedBlock {
   static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts;
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
   static constexpr int kProducts = kHopperTurnedPixels / 8;
-  static constexpr int kBlockBytes = kHopperTurnedPixels * kHopperRowBytes;  // of 32 pixels x 32 channels
+  static constexpr int kBlockBytes = kHopperTurnedPixels * kHopperRowBytes;  // a block of 32 pixels x 32 channels
   using Product = MmaFromRegisters<float, kN, false>;
 
  public:
@@ -69,7 +68,7 @@ class WeightTurnedBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that all lanes agree
     if (warp < kMultiplyWarps) {
       take_registers<Config::kMultiplyRegisters>();
       multiply(warp / 4, warp % 4);
@@ -85,7 +84,7 @@ class WeightTurnedBlock {
 
  private:
   __device__ __forceinline__ void bring() const {
-    await_predecessors();  // the operands are rewritten
+    await_predecessors();  // a kernel before may write the operands
     Ring ring = ring_;
     for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) {
       bring_weight_item(p, find_weight_item(p, index), ring, shared_);
@@ -93,7 +92,7 @@ class WeightTurnedBlock {
     start_dependents();
   }
 
-  // Turns the input's blocks around, `warp` of kHopperTurnWarps.
+  // Transposes the input's blocks; `warp`: which of kHopperTurnWarps.
   __device__ __forceinline__ void turn(int warp) const {
     Ring ring = ring_;
     const int lane = threadIdx.x % 32;
@@ -151,12 +150,12 @@ class WeightTurnedBlock {
     }
   }
 
-  // Where a lane finds operand A of one tap: the tap's first row, and within a row the lane's first channel.
+  // Where a lane finds operand A of one tap: the tap's first row, and in a row the lane's first channel.
   struct Place {
     int row[kTaps];
-    uint32_t piece, word;  // of 16 bytes, of 4 bytes there
+    uint32_t piece, word;  // number of 16 bytes, bytes in those
   };
-  // Channels c and c + 8 of pixels number t and t + 4 of product k (t: lane % 4).
+  // Loads channels c and c + 8 of pixels number t and t + 4 of instruction k (t: lane % 4).
   __device__ __forceinline__ void gather(uint32_t (&a)[4], uint32_t y, int row, const Place& place, int k,
                                          int lane) const {
     const int of_octet = row + plan.octet_row[k];
@@ -174,7 +173,7 @@ class WeightTurnedBlock {
 
   __device__ __forceinline__ void multiply_item(const WeightItem& item, Ring& ring, int warpgroup, int warp) const {
     const int lane = threadIdx.x % 32;
-    // The taps of a warp are plan.tap_fold apart; warps that share a tap take 16 channels each.
+    // A warp's taps are plan.tap_fold apart; warps that share a tap take 16 channels each.
     const int tap_warps = 4 / plan.tap_fold;
     const int first_of_warpgroup = item.tap_group * plan.block_taps +
                                    (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold);
@@ -206,7 +205,7 @@ class WeightTurnedBlock {
     store(acc, item, channel + lane / 4, first, lane);
   }
 
-  // The steps of an item that has no tap for this warpgroup.
+  // The steps of a work tile in which this warpgroup has no tap.
   __device__ __forceinline__ static void pass(const WeightItem& item, Ring& ring, int lane) {
     for (int step = 0; step < item.steps; ++step) {
       ring.wait_full();
@@ -221,7 +220,7 @@ class WeightTurnedBlock {
     barrier_wait(turned_ + 8 * ring.slot, ring.parity);
   }
 
-  // All steps of an item. While the tensor cores work on one set of operands, the next is gathered.
+  // All steps of a work tile. With two sets of operands, gathers one while tensor cores work on the other.
   __device__ __forceinline__ void add(float (&acc)[kTaps][kN / 2], const WeightItem& item, Ring& ring,
                                       const Place& place, int lane) const {
     constexpr int kSets = Config::kOperandSets;
@@ -239,7 +238,7 @@ class WeightTurnedBlock {
 #pragma unroll
         for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % kSets][t], operand_b(ring.slot, k), 1);
         mma_commit();
-        mma_wait<kSets - 1>();  // those before are done, so their operands are free
+        mma_wait<kSets - 1>();  // earlier instructions are done, their operands free
         if (k == 0 && step > 0 && lane == 0) ring.release(before);
       }
       before = ring.slot;
@@ -249,9 +248,8 @@ class WeightTurnedBlock {
     if (lane == 0) ring.release(before);
   }
 
-  // The same of float32 as three TF32 products. Tensor cores cut their running sum off instead of rounding it, so each
-  // step starts from zero and is added here. Inf and NaN come from the product of the high parts alone, where the
-  // operands still are whole.
+  // The same in tf32x3. Tensor cores truncate their running sum, so each step starts from zero and is added in float32.
+  // Inf and NaN come from the product of the high parts alone, where the operands are whole.
   __device__ __forceinline__ void add_split(float (&total)[kTaps][kN / 2], const WeightItem& item, Ring& ring,
                                             const Place& place, int lane) const {
     constexpr uint64_t kLow = kN / kHopperTurnedChannels * kBlockBytes >> 4;
@@ -292,8 +290,7 @@ class WeightTurnedBlock {
     }
   }
 
-  // A lane holds the neighbouring channels m, m + 1 of n = channel and n + 8, every 8 channels m; eight lanes have
-  // neighbouring channels n.
+  // A lane has channels m and m + 1 of every 8, for n = channel and n + 8; eight lanes have adjacent channels n.
   __device__ __forceinline__ void store(const float (&acc)[kTaps][kN / 2], const WeightItem& item, int channel,
                                         int first, int lane) const {
     const int n = item.n + channel, m = item.m + 2 * (lane % 4), taps = p.kernel_h * p.kernel_w;
@@ -324,7 +321,7 @@ class WeightTurnedBlock {
 
   const WeightTurnedParams& p;
   const HopperWeightTurnedPlan& plan;
-  uint32_t shared_, turned_;  // turned_: barriers of the stages whose input has been turned
+  uint32_t shared_, turned_;  // turned_: barriers of stages, passed once the input is transposed
   Ring ring_;
 };
 

@@ -1,15 +1,17 @@
-// Hopper family, grad_weight of 16-bit elements in channels_last, both operands in shared memory:
-//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d].
+// wgrad_sm90's ss, grad_weight of 16-bit types in channels_last by wgmma, both operands in shared memory:
 //
-// A row of 128 bytes is one pixel's 64 channels; K are pixels, so both operands are MN-major. Operand A are the 64
-// input channels of 16 pixels of a tile, B the same pixels of one *run*: blocks of 64 output channels for several taps,
-// as seen from each tap. grad_output comes as the stride's planes (taps.h), in each of which a tap is a shift by rows;
-// in shared memory the blocks of a run lie a uniform distance apart, so one instruction takes them all. Tensor copies
-// bring a tile of pixels and the halos of those planes that the block's taps read, zeros outside the image.
+//   gw[m, n, kh, kw] = sum over images and pixels i of  x[m, i] * gy[n, i * s - p + k * d]
 //
-// Blocks are persistent: while the warpgroups that multiply store the sums of one item, the copies of the next begin.
-// Splits, slices of the images and results whose taps lie together write partial sums; add_splits.cuh adds them in
-// order, so the result never changes from run to run.
+//   operand A   64 input channels m of 16 pixels, MN-major: a row of 128 bytes is 64 channels of a pixel
+//   operand B   the same pixels of a *run*: up to four blocks of 64 output channels n, each as seen from one tap
+//   K           16 pixels an instruction, 64 to 256 a stage
+//
+// In a source phase of grad_output (core/taps.h) a tap is a shift by rows. The blocks of a run are a uniform distance
+// apart in shared memory, so one instruction takes them all. One thread produces by TMA the pixels of the input and the
+// halos of the source phases, zeros outside the image. Two or three warpgroups multiply.
+//
+// Blocks are persistent: TMA loads the next work tile while the sums of one are stored. Splits, slices of the images,
+// and results with adjacent taps go through partial sums; lowerings/split_k_reduce.cuh adds them in order.
 #pragma once
 
 #include "device/wgmma_sm90.cuh"
@@ -53,7 +55,7 @@ class WeightTensorBlock {
       barrier_init_fence();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that all lanes agree
     if (warp < kMultiplyWarps) {
       take_registers<Config::kWarpgroups == 3 ? 160 : 240>();
       multiply(warp / 4, warp % 4);
@@ -67,7 +69,7 @@ class WeightTensorBlock {
   using Item = WeightItem;
 
   __device__ __forceinline__ void bring() const {
-    await_predecessors();  // the operands are rewritten
+    await_predecessors();  // a kernel before may write the operands
     Ring ring = ring_;
     for (unsigned index = blockIdx.x; index < plan.items; index += gridDim.x) {
       bring_weight_item(p, find_weight_item(p, index), ring, shared_);
@@ -78,7 +80,7 @@ class WeightTensorBlock {
   __device__ __forceinline__ static uint64_t join(uint32_t low, uint32_t high) {
     return static_cast<uint64_t>(high) << 32 | low;
   }
-  // The lower half of a run's descriptor in the first slot.
+  // The lower half of a run's descriptor, in the first slot.
   __device__ __forceinline__ uint32_t operand_b(const HopperWeightRun& run) const {
     const uint32_t address = shared_ + plan.y_boxes_at + run.row * kHopperRowBytes;
     return static_cast<uint32_t>(tile_descriptor_mn(address, run.row_step * kHopperRowBytes));
@@ -125,7 +127,7 @@ class WeightTensorBlock {
           if constexpr (kSecond > 0) MmaMajorN<T, 64 * kSecond>::issue(second, a, join(b_second + row, b_high), 1);
         }
         mma_commit();
-        mma_wait<1>();  // those before are done, so the slot before is read
+        mma_wait<1>();  // earlier instructions are done, so the slot before is read
         if (begin == 0 && step > 0 && lane == 0) ring.release(before);
       }
       before = ring.slot;
@@ -166,8 +168,8 @@ class WeightTensorBlock {
     return row;
   }
 
-  // A lane holds the neighbouring columns 2 * (lane % 4) and one more, every 8, of rows m and m + 8. The four lanes of
-  // a row exchange them, so that each stores 16 bytes.
+  // A lane has columns 2 * (lane % 4) and the next one of every 8, for rows m and m + 8. The four lanes of a row
+  // exchange them, so that each stores 16 bytes.
   template <int kBlocks>
   __device__ __forceinline__ void store(const float (&acc)[32 * kBlocks], const Item& item, const HopperWeightRun& run,
                                         int m, int lane) const {
@@ -196,7 +198,7 @@ class WeightTensorBlock {
     }
   }
 
-  // 16 columns from n on, as float32: a lane has two of the first 8 (x0, y0) and of the next 8.
+  // 16 columns from n on, in float32: a lane has two of the first 8 (x0, y0) and two of the next 8 (x1, y1).
   __device__ __forceinline__ void store_sums(const Row& row, int n, float x0, float y0, float x1, float y1,
                                              int lane) const {
     const bool odd = lane % 2 != 0;

@@ -1,4 +1,4 @@
-// grad_weight of groups out of that of merged ones (merged.h). Nothing is computed: elements are bits.
+// Extracts the groups' grad_weight, the diagonal blocks, from that of merged groups (group_merge.h). Copies bits.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@ namespace deconv::merged {
 
 inline constexpr int kDiagonalThreads = 256;
 
-// A *run* is what lies together of an input channel: the weights of all output channels of its group, for one tap
-// where channels are innermost, for all taps else. The merged groups' runs lie behind each other in the source; the
-// result has of each input channel those of its own group.
+// A *run* is what is adjacent of an input channel: the weights of all output channels of its group, for one tap if
+// channels are innermost, otherwise for all taps. In the source the runs of the merged groups follow each other; the
+// result has, for each input channel, the run of its own group.
 template <class Bits>
 struct DiagonalParams {
   const Bits* source;
   Bits* result;
   Divisor run;  // elements
   Divisor group_runs;  // of a group in the result
-  Divisor merge;  // groups that are one
+  Divisor merge;  // groups merged into one
   int elements;  // of the result
 };
 
-// One thread an element of the result. It may be started early.
+// One thread an element of the result. May start early: it awaits the kernel before.
 template <class Bits>
 __global__ void __launch_bounds__(kDiagonalThreads) diagonal_kernel(const __grid_constant__ DiagonalParams<Bits> p) {
   const int element = static_cast<int>(blockIdx.x * kDiagonalThreads + threadIdx.x);

@@ -1,4 +1,4 @@
-// Launcher of grad_weight with merged groups.
+// Launcher of group_merge: the inner plan with merged groups, then the diagonal.
 // instances: launch_merged(MergedPlan)
 #include "families/launch.h"
 #include "launch/kernel_launch.cuh"

@@ -1,5 +1,4 @@
-// A tensor rewritten in blocks of pixels, or back (subpixel.h). Nothing is computed: elements are bits, and neighbours
-// that lie together in both are one *unit*.
+// Rewrites a tensor in blocks of pixels, or back (sub_pixel.h). Copies bits; a *unit* is what is adjacent in both.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@ struct UnitOf<16> {
   using Type = uint4;
 };
 
-// Strides, widths and what counts along the width are in units.
+// Strides, widths and counts along the width are in units.
 struct BlocksParams {
   const void* source;
   void* result;
@@ -41,17 +40,18 @@ struct BlocksParams {
   int size_h, size_w;  // of an image
   int height, width;   // of a block
   int shift_h, shift_w;
-  int units;  // of a block; what is behind them in its last piece is zero
+  int units;  // of a block; its last piece is filled with zeros
   bool channels_fastest;  // then columns, then rows; else columns, rows, channels
-  Divisor fastest, middle;  // how many of the first two
-  // Threads go over so many pieces of so many neighbouring blocks, then over the blocks' other pieces, then over all.
+  Divisor fastest, middle;  // extents of the first two
+  // Threads take 1 << log_together pieces of 1 << log_blocks adjacent blocks, then the blocks' other pieces, then the
+  // other blocks.
   int log_together, log_blocks;
-  Divisor piece_groups, block_groups, down;  // of a block, of a line of blocks; lines
-  int pieces, across;  // of a block; blocks
+  Divisor piece_groups, block_groups, down;  // in a block, in a line of blocks; lines of an image
+  int pieces, across;  // of a block; blocks of a line
   int64_t threads;
 };
 
-// kToBlocks: from the plain tensor to blocks. It may be started early: the kernel before is only awaited by the stores.
+// kToBlocks: from the plain tensor to blocks. May start early then: only the stores await the kernel before.
 template <int kUnitBytes, bool kToBlocks>
 __global__ void __launch_bounds__(kBlocksThreads) blocks_kernel(const __grid_constant__ BlocksParams p) {
   using Unit = typename UnitOf<kUnitBytes>::Type;

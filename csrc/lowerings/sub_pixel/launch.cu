@@ -1,4 +1,4 @@
-// Launcher of the plans with the output in blocks.
+// Launcher of sub_pixel: operands to blocks, the inner plan, the result back. Skips what is in blocks already.
 // instances: launch_subpixel(SubpixelPlan)
 #include "families/launch.h"
 #include "launch/kernel_launch.cuh"
@@ -17,7 +17,7 @@ cudaError_t launch_units(const Blocks& blocks, int64_t element, const void* sour
   const int64_t unit = kUnitBytes / element;  // elements
   const bool is_line = blocks.channels_fastest && is_line_of_channels(blocks.plain);
   const Tensor4& plain = blocks.plain;
-  const int64_t line = is_line ? plain.size[1] : 1;  // a pixel's channels are so many columns of one channel
+  const int64_t line = is_line ? plain.size[1] : 1;  // a pixel's channels count as columns of one channel
   const int64_t channels = is_line ? 1 : plain.size[1];
   BlocksParams p;
   p.source = source;
