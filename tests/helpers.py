@@ -181,8 +181,6 @@ SHAPES = [
 # What explain says of a plan that uses a family or an option.
 USES = {
     "depthwise": "depthwise family",
-    "depthwise.nchw_upsample": "blocks of the stride, .* threads? a block",
-    "depthwise.nhwc_upsample": "blocks of the stride, .* packs",
     "depthwise.row_stream": "depthwise family, down",
     "igemm_sm90": "igemm_sm90 family",
     "igemm_sm90.1tap": "igemm_sm90 family, .* of planes as they lie",

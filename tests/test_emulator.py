@@ -296,6 +296,10 @@ LAYERS = AWKWARD_FEW + [parse_shape(shape, shape) for shape in (
     "1x2x3x5 to 2 k4x32 s2x16 p3x20 op1x8 g2", "1x2x3x5 to 2 k16 s8 p1x4 op2x4 g2", "1x2x2x3 to 2 k64 s32 p16 g2",
     "2x3x5x9 to 3 k4x16 s2x8 p1x3 op0x6 g3", "1x21x4x11 to 21 k16 s8 p4 g21", "2x40x3x45 to 40 k2x4 s1x2 p1x2 g40",
     "1x200x3x4 to 200 k6x4 s3x2 p4x1 op2x0 g200", "1x4x3x5 to 4 k4x8 s2x4 p3x6 op1x0 g4", "1x4x3x5 to 4 k4 s2 op1x0 g4",
+    # Depthwise, strips: multipliers, dilations alone and with a stride, kernels without taps in some phases.
+    "1x3x7x10 to 6 k3x4 s3x2 p1x0 op2x1 g3", "2x12x5x8 to 4 k4x3 s2 p3x1 op1x0 g4", "2x6x9x21 to 6 k5 p2 g6",
+    "1x16x8x9 to 16 k3 s1x2 p2x0 d2x3 g16", "2x4x6x5 to 4 k3x5 s4x2 p1 op3x0 d2x4 g4", "2x1x6x7 to 5 k4 s2x3 p1",
+    "1x24x4x3 to 24 k2x1 s5x7 op4x6 g24", "2x40x6x7 to 1 k9x3 s4x1 p4x1 op3x0",
     # Depthwise, down rows: lines in parts, paddings of the height that the width lacks, several blocks of channels.
     "2x3x19x24 to 3 k3 p0x1 g3", "1x2x6x272 to 2 k3 p2x1 g2", "3x2x9x8 to 2 k2 s2 p1x0 op1x0 g2",
     "2x2x21x12 to 2 k3 s2 p0x1 op0x1 g2", "2x70x10x8 to 70 k4 s2 p3x1 op1x0 g70", "1x2x5x136 to 2 k4 s2 p1 g2",

@@ -28,12 +28,9 @@ struct DepthwiseParams {
   int channels;  // of the result; grad_weight: pairs of channels, the weight's first two dimensions
   int in_group, out_group;  // channels of a group
   bool is_forward;
-  bool vector_source;  // width innermost: packs of source pixels lie on their own boundaries
-  bool vector_pixels;  // so do those of the result (grad_weight: of the input)
   AxisGeometry axis[2];
   AxisTaps taps[2][kDepthwiseStrides];  // of each phase (forward) or plane
-  int lowest_shift[2];  // forward: of all phases
-  Divisor by_in_group, by_out_group, by_channels, by_taps, by_kernel_w, by_stride_w, by_source_step_w, by_row_step;
+  Divisor by_in_group, by_out_group, by_channels, by_taps, by_kernel_w;
   PlanOf plan;
 
   // Forward and grad_input: the channels that add up to one, and where their weights lie.
@@ -112,21 +109,20 @@ __device__ __forceinline__ RawPack<T, kCount> narrow(const AccumulatorOf<T> (&va
   return raw;
 }
 
-template <int kValue>
-using Constant = std::integral_constant<int, kValue>;
-
-// Calls f(Constant<count>) for count = 1 .. kMost; does nothing for any other count.
+// Calls f(integral_constant<count>) for count = 1 .. kMost; does nothing for any other count.
 template <int kMost, class F>
 __device__ __forceinline__ void dispatch(int count, F&& f) {
   if constexpr (kMost > 1) {
     if (count < kMost) return dispatch<kMost - 1>(count, f);
   }
-  if (count == kMost) f(Constant<kMost>());
+  if (count == kMost) f(std::integral_constant<int, kMost>());
 }
 
-// The number of this block, digit by digit.
-class BlockIndex {
+// A number, digit by digit.
+class Digits {
  public:
+  __device__ __forceinline__ explicit Digits(unsigned number) : rest_(static_cast<int>(number)) {}
+
   __device__ __forceinline__ int take(const Divisor& by) {
     const int whole = by.quotient(rest_), index = rest_ - whole * static_cast<int>(by.divisor);
     rest_ = whole;
@@ -135,7 +131,7 @@ class BlockIndex {
   __device__ __forceinline__ int rest() const { return rest_; }
 
  private:
-  int rest_ = static_cast<int>(blockIdx.x);
+  int rest_;
 };
 
 // Adds the splits of grad_weight. A block takes 32 elements; its warps take every eighth split, then their sums are

@@ -9,128 +9,47 @@
 namespace deconv {
 
 inline constexpr int kDepthwiseThreads = 256;
+inline constexpr int kDepthwiseSharedBytes = 44 << 10;  // of weights: four blocks may share a multiprocessor
 inline constexpr int kDepthwiseStrides = 32;  // phases, or planes, of an axis whose taps travel with the launch
 
-// Result pixels of a thread in forward and grad_input, and the pixels whose products it adds up in grad_weight.
-inline constexpr int kDepthwiseColumns = 4;
-// Rows of them: one with channels innermost; else by the phases of the width in a thread's columns, which share a row
-// of source pixels and leave registers for more.
-constexpr int depthwise_rows(int phases) { return phases == 1 ? 4 : 8; }
-// Pixels of a thread with channels innermost: the more, the fewer channels each takes.
-constexpr int depthwise_strip(int vector) { return vector == 1 ? 8 : 4; }
-// Taps that a thread handles between two loads of the same pixels.
-inline constexpr int kDepthwiseTapRows = 3;
-inline constexpr int kDepthwiseTapColumns = 4;
-inline constexpr int kDepthwiseTapColumnsInner = 3;  // with channels innermost, where a tap takes a register a channel
-inline constexpr int kDepthwiseImages = 32;  // images of one tile at most
+// Taps that a thread of the strips kernel handles between two loads of the same pixels.
+inline constexpr int kDepthwiseTapRows = 3, kDepthwiseTapColumns = 3;
+// Its pixels: the more, the fewer channels each takes.
+constexpr int depthwise_strip(int channels) { return channels == 1 ? 8 : 4; }
+// Phases of a vector of them, also channels of one in grad_weight.
+constexpr int depthwise_phases(int element) { return element < 4 ? 4 : 16 / element; }
 
-// How a block's threads stage a tile: by_lanes of them beside each other, one pack of source columns each (`packs` in
-// all), by_row_lines below each other, image_lines in different images.
-struct DepthwiseStage {
-  int packs = 1;
-  Divisor by_lanes, by_row_lines;
-  int image_lines = 1;
-};
-
-// Width innermost (kernels/depthwise/planes.cuh). A tile is `images` images of one channel, or channels of one image,
-// `columns` wide and, in each phase of the height, `rows` high. It belongs to the result in forward and grad_input, to
-// the input in grad_weight.
-struct DepthwisePlanesPlan {
+// Any layer, either layout (strips.cuh). Axis 0 is the height and axis 1 the width where channels are innermost; else
+// the other way round. A block's threads: `lanes` along the innermost dimension, then first_slots, then second_slots.
+// Channels innermost: lanes of `vector` channels, of all phases of the width one after the other; slots are strips,
+// then rows. Width innermost: lanes of `vector` phases of the width (grad_input: one, which adds up a vector of source
+// phases); slots are columns, then strips, then channels.
+struct DepthwiseStripsPlan {
   static constexpr const char* kFamily = "depthwise";
 
   static constexpr int threads = kDepthwiseThreads;
   bool weight_gradient = false;
-  int phases = 1;  // of the width that lie in a thread's columns; kDepthwiseColumns: each column finds its own taps
-  int columns = kDepthwiseColumns;
-  int rows = 4;
-  int images = 1;
-  int row_phases = 1;  // phases of the height
-  int tiles_w = 1, tiles_h = 1, tiles_n = 1;  // tiles_n: groups of channels, or of images in grad_weight
-  // The source tile in shared memory: [images][source_rows][sections][pitch], each row with a place for pixels that
-  // nobody needs. A section is what one phase or plane of the width reads, from its own first pixel on, so that a
-  // thread's window starts on a 16-byte boundary.
-  int source_rows = 1, sections = 1, pitch = 4, row_pitch = 8;
-  int span = 1;  // source columns that a tile reads
-  int chunk_h = 1, chunk_w = 1;  // taps of one pass over a window: 1 where the taps are further than a pixel apart
-  // grad_weight: a block takes one chunk of tap rows and `group_warps` chunks of tap columns, one for each warp.
-  int chunks_h = 1, chunks_w = 1;  // chunks of one plane
-  int passes_h = 1, passes_w = 1;
-  int group_warps = 1;
-  int64_t tiles = 0, tiles_per_split = 0;
-  int splits = 1;
-  int tile_at = 0, shared_bytes = 0;
-  int64_t blocks = 0;
-  DepthwiseStage stage[2];  // pixel by pixel; in packs
-  int image_items = 1;  // items of one image: a thread's pixels each
-  Divisor by_strips, by_groups, by_row_phases, by_tiles_w, by_tiles_h, by_tiles_n;
-  Divisor by_chunks_h, by_chunks_w, by_passes_h, by_passes_w;
-};
-
-// Channels innermost (kernels/depthwise/channels.cuh). A block is `lanes` threads along the innermost dimension (the
-// channels, of all phases of the width one after the other), each with `vector` neighbours; the other threads take
-// strips of depthwise_strip pixels, slots_w beside each other and slots_h below.
-struct DepthwiseChannelsPlan {
-  static constexpr const char* kFamily = "depthwise";
-
-  static constexpr int threads = kDepthwiseThreads;
-  bool weight_gradient = false;
+  bool channels_inner = false;
   int vector = 1;
-  int lanes = 32;
-  int slots_w = 1, slots_h = 1;
-  int row_phases = 1;
-  int blocks_inner = 1, blocks_w = 1, blocks_h = 1;
-  int rows = 1;  // that a thread takes one after the other
-  int tap_rows = 1, tap_columns = 1;  // weights of one channel in shared memory
-  int chunk_h = 1, chunk_w = 1;
-  // grad_weight: a block takes one chunk of taps; a split is `lines_per_split` rows of pixels.
-  int chunks_h = 1, chunks_w = 1, passes_h = 1, passes_w = 1;
-  int64_t lines_per_split = 0;
+  int lanes = 1, first_slots = 1, second_slots = 1, channel_slots = 1;
+  int blocks_inner = 1, blocks_first = 1, blocks_second = 1, block_phases = 1;
+  int rows = 1;  // of second_slots that a thread takes one after the other
+  int tap_rows = 1, tap_columns = 1;  // weights of one channel and lane in shared memory
+  int chunk[2] = {1, 1};  // taps of one pass over a window: 1 where they are further than a pixel apart
+  // grad_weight: a block takes one chunk of taps of one source phase (width innermost: of all lanes' source phases).
+  int chunks[2] = {1, 1}, passes[2] = {1, 1};
+  int units = 0, units_per_split = 0;  // strips of all images
   int splits = 1;
   int shared_bytes = 0;
   int64_t blocks = 0;
-  Divisor by_lanes, by_slots_w, by_blocks_inner, by_blocks_w, by_blocks_h, by_row_phases, by_tap_columns, by_strips;
-  Divisor by_height, by_chunks_h, by_chunks_w, by_passes_h, by_passes_w;
+  Divisor by_lanes, by_first_slots, by_second_slots, by_blocks_inner, by_blocks_first, by_blocks_second;
+  Divisor by_block_phases, by_tap_columns, by_chunks[2], by_passes[2], by_first_units, by_second_units;
 };
 
-// Width innermost, one channel a group on either side, kernels of twice the stride (kernels/depthwise/blocks.cuh). The
-// output counts in blocks of the stride, one more along each axis than the input has pixels. A thread has a *run*: 16
-// bytes of columns of one block, in all rows of so many.
-constexpr int depthwise_run(int element) { return 16 / element; }
-struct DepthwiseBlocksPlan {
-  static constexpr const char* kFamily = "depthwise";
-
-  static constexpr int threads = kDepthwiseThreads;
-  int parts = 1;  // runs of a block's line: lanes, a power of two
-  int line_blocks = 1;  // of the output
-  int segments = 1, segment_rows = 1;  // of an image: rows of blocks (forward) or of the input (grad_input)
-  int warp_blocks = 32;  // grad_input: one less than a warp holds; the last is there for its neighbour alone
-  int64_t positions = 0;  // blocks of all lines of all segments and images
-  int channel_blocks = 1;
-  int shared_bytes = 0;
-  int64_t blocks = 0;
-  int splits = 1;
-  Divisor by_line_blocks, by_segments, by_channel_blocks;
-};
-
-// Channels innermost, otherwise as DepthwiseBlocksPlan, forward alone (kernels/depthwise/packs.cuh). A line's columns
-// and channels count in packs of 16 bytes.
-struct DepthwisePacksPlan {
-  static constexpr const char* kFamily = "depthwise";
-
-  int block_packs = 1, line_packs = 1;  // of a row of a block, of a line of the output
-  int threads = kDepthwiseThreads;
-  int steps = 1;  // blocks of a segment of a line, which a thread takes one after the other
-  int splits = 1;
-  int shared_bytes = 0;
-  int64_t blocks = 0;
-  Divisor by_parts, by_segments, by_block_rows, by_block_packs, by_channels;
-};
-
-// One channel a group on either side, a small square kernel without dilation, either layout
-// (kernels/depthwise/rows.cuh). The kernel and the stride are known at compile time. A thread has so many columns of
-// the input, and `stride` times as many of the output: 16 bytes of them; where channels are innermost some pixels of 4
-// bytes of channels, as many as registers hold.
-// What comes in rows: forward, grad_input, grad_weight.
+// One channel a group on either side, a small square kernel without dilation, either layout (row_stream.cuh). The
+// kernel and the stride are known at compile time. A thread has so many columns of the input, and `stride` times as
+// many of the output: 16 bytes of them; where channels are innermost some pixels of 4 bytes of channels, as many as
+// registers hold. What comes in rows: forward, grad_input, grad_weight.
 enum class DepthwiseRowsRead { kInput, kOutput, kBoth };
 constexpr int depthwise_rows_channels(int element, bool channels_inner) { return channels_inner ? 4 / element : 1; }
 // Of channels innermost grad_input has more in float32, so that fewer of the columns it reads are its neighbours'.
@@ -189,6 +108,7 @@ struct DepthwiseRowsPlan {
   DepthwiseRowsRead read = DepthwiseRowsRead::kInput;
   bool channels_inner = false;
   int stride = 1, kernel = 3;
+  int moved = 16;  // bytes at once
   // Threads beside each other, a power of two: along a line of the image or a part of it, or along the channels, then
   // of two warps at most.
   int lanes = 32;

@@ -1,7 +1,6 @@
-// Segments and lanes of the depthwise kernels that walk down rows (kernels/depthwise/rows.cuh).
+// Segments and lanes of row_stream.
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "core/taps.h"
 #include "families/depthwise/planner.h"
@@ -10,45 +9,41 @@
 namespace deconv {
 namespace {
 
-// Warp instructions of a step: by itself, and for each column and channel that a thread loads or stores; counted in
-// machine code for compute capability 9.0, issued at a share of the rate that has room for waits.
-constexpr double kStepCost = 24, kColumnCost = 2, kColumnApartCost = 3, kIssued = 0.6;
-constexpr double kBeginCost = 300;  // of a thread: its place and weights
+// Warp instructions, counted in machine code for compute capability 9.0: of a step, by itself and for each element that
+// a thread loads or stores; of a thread's place and weights. They issue at a share of the rate that has room for waits.
+constexpr double kStepCost = 24, kElementCost = 3, kBeginCost = 300, kIssued = 0.6;
 constexpr double kMovedOverCopied = 1.2;
 constexpr int64_t kLeastSegmentRows = 4;
 constexpr int kWarp = 32;
 
-bool is_compiled(const Axis& axis) {
-  return any_depthwise_rows([&](auto stride, auto kernel) { return axis.stride == stride && axis.kernel == kernel; });
-}
-
-bool has_multiples(const Tensor4& tensor, int inner, int64_t count) {
-  for (int d = 0; d < 4; ++d) {
-    if (d == inner ? tensor.stride[d] != 1 : tensor.size[d] > 1 && tensor.stride[d] % count != 0) return false;
-  }
-  return true;
-}
-
-bool serves(const Problem& problem, bool channels_inner) {
+// The bytes that move at once; 0 if row_stream does not serve the problem.
+int bytes_at_once(const Problem& problem, bool channels_inner) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
-  if (problem.in_channels != problem.groups || problem.out_channels != problem.groups) return false;
-  const int64_t size = element_size(problem.dtype);
-  if (size > 4 || h.dilation != 1 || w.dilation != 1 || !is_compiled(w)) return false;
-  if (h.kernel != w.kernel || h.stride != w.stride) return false;
-  const int kernel = static_cast<int>(w.kernel), stride = static_cast<int>(w.stride);
-  const int64_t more_padding = w.padding - depthwise_rows_padding(kernel, stride);
-  if (channels_inner) {
-    const int64_t channels = depthwise_rows_channels(static_cast<int>(size), true);
-    return more_padding % stride == 0 && problem.in_channels % channels == 0 && has_multiples(problem.x, 1, channels) &&
-           has_multiples(problem.y, 1, channels);
+  const int size = static_cast<int>(element_size(problem.dtype));
+  const bool is_compiled = any_depthwise_rows(
+      [&](auto stride, auto kernel) { return w.stride == stride && w.kernel == kernel; });
+  if (problem.in_channels != problem.groups || problem.out_channels != problem.groups || size > 4 || !is_compiled ||
+      h.kernel != w.kernel || h.stride != w.stride || h.dilation != 1 || w.dilation != 1) {
+    return 0;
   }
-  const int columns = depthwise_rows_columns(static_cast<int>(size), stride, false, DepthwiseRowsRead::kInput);
-  return more_padding == 0 && w.output == w.input * stride && w.input % columns == 0 &&
-         has_multiples(problem.x, 3, columns) && has_multiples(problem.y, 3, columns * stride);
+  const auto moves = [&](int inner, int64_t of_x, int64_t of_y) {
+    return moves_packs(problem, problem.x, inner, of_x) && moves_packs(problem, problem.y, inner, of_y);
+  };
+  const int stride = static_cast<int>(w.stride);
+  const int64_t more_padding = w.padding - depthwise_rows_padding(static_cast<int>(w.kernel), stride);
+  if (channels_inner) {
+    const auto moves_bytes = [&](int bytes) {
+      return problem.groups % (bytes / size) == 0 && moves(1, bytes / size, bytes / size);
+    };
+    return more_padding % stride != 0 ? 0 : moves_bytes(16) ? 16 : moves_bytes(4) ? 4 : 0;
+  }
+  const int columns = depthwise_rows_columns(size, stride, false, DepthwiseRowsRead::kInput);
+  const bool is_whole = more_padding == 0 && w.output == w.input * stride && w.input % columns == 0;
+  return is_whole && moves(3, columns, columns * stride) ? 16 : 0;
 }
 
-// The columns of threads, and how threads lie beside each other.
-void set_columns(DepthwiseRowsPlan& p, const Problem& problem, int columns, int channels) {
+// How threads of so many columns and channels lie beside each other.
+void set_lanes(DepthwiseRowsPlan& p, const Problem& problem, int columns, int channels) {
   const Axis& w = problem.axis[1];
   const bool forward = problem.direction == Direction::kForward;
   p.line_runs = static_cast<int>(forward ? ceil_div(w.output, columns * p.stride) : ceil_div(w.input, columns));
@@ -68,10 +63,10 @@ void set_columns(DepthwiseRowsPlan& p, const Problem& problem, int columns, int 
   }
 }
 
-void set_segments(DepthwiseRowsPlan& p, const Problem& problem, int64_t rows, int64_t segments) {
+void set_segments(DepthwiseRowsPlan& p, int64_t batch, int64_t rows, int64_t segments) {
   p.segment_rows = static_cast<int>(ceil_div(rows, segments));
   p.segments = static_cast<int>(ceil_div(rows, p.segment_rows));
-  p.units = static_cast<int64_t>(p.parts) * p.segments * problem.batch;
+  p.units = static_cast<int64_t>(p.parts) * p.segments * batch;
   const int64_t threads = p.units * p.lanes;
   p.threads = static_cast<int>(std::min<int64_t>(kDepthwiseThreads, round_up(threads, kWarp)));
   p.unit_blocks = static_cast<int>(std::min<int64_t>(INT32_MAX, ceil_div(threads, p.threads)));
@@ -79,93 +74,68 @@ void set_segments(DepthwiseRowsPlan& p, const Problem& problem, int64_t rows, in
   p.splits = p.weight_gradient ? p.unit_blocks : 1;
 }
 
-// Warp instructions of a thread.
-double thread_cost(const DepthwiseRowsPlan& p, int columns, int channels) {
-  const double products = static_cast<double>(p.kernel * p.kernel * columns * channels);
-  const double moved = columns * (1.0 + p.stride) * channels * (p.channels_inner ? kColumnApartCost : kColumnCost);
-  const int steps = p.segment_rows + depthwise_rows_history(p.kernel, p.stride) - 1;
-  return kBeginCost + steps * (kStepCost + products + moved);
-}
-
-double warps_of(const DepthwiseRowsPlan& p) { return static_cast<double>(p.blocks) * p.threads / kWarp; }
-
-// Rounds of blocks until the last one ends; of many rounds the last need not be full.
-double waves_of(const DepthwiseRowsPlan& p, const Device& device) {
-  constexpr double kMany = 4;
-  const int blocks = depthwise_rows_blocks(p.channels_inner);
-  const double waves = warps_of(p) / (static_cast<double>(device.multiprocessors) * blocks * kDepthwiseThreads / kWarp);
-  return waves > kMany ? waves : std::ceil(waves);
-}
-
 }  // namespace
 
-std::optional<Plan> plan_depthwise_rows(const Problem& problem, const Device& device) {
+std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Problem& problem, const Device& device) {
   if (!device.has_mma) return std::nullopt;  // its asynchronous copies came with compute capability 8.0
   const bool forward = problem.direction == Direction::kForward;
-  const Tensor4& pixels = problem.direction == Direction::kGradWeight ? problem.x : problem.result();
-  DepthwiseRowsPlan p;
-  p.channels_inner = pixels.stride[1] == 1 && pixels.size[1] > 1;
-  if (!serves(problem, p.channels_inner)) return std::nullopt;
   const Axis& h = problem.axis[0];
+  const int element = static_cast<int>(element_size(problem.dtype));
+  DepthwiseRowsPlan p;
+  p.channels_inner = has_inner_channels(problem);
+  p.moved = bytes_at_once(problem, p.channels_inner);
+  if (p.moved == 0) return std::nullopt;
   p.weight_gradient = problem.direction == Direction::kGradWeight;
   p.read = forward             ? DepthwiseRowsRead::kInput
            : p.weight_gradient ? DepthwiseRowsRead::kBoth
                                : DepthwiseRowsRead::kOutput;
   p.stride = static_cast<int>(h.stride);
   p.kernel = static_cast<int>(h.kernel);
-  const int element = static_cast<int>(element_size(problem.dtype));
   const int channels = depthwise_rows_channels(element, p.channels_inner);
   const int columns = depthwise_rows_columns(element, p.stride, p.channels_inner, p.read);
-  set_columns(p, problem, columns, channels);
+  set_lanes(p, problem, columns, channels);
+  p.first_row = forward ? static_cast<int>(h.padding / h.stride) : 0;
+  const int64_t rows = forward ? (h.output - 1 + h.padding) / h.stride - p.first_row + 1 : h.input;
 
-  int64_t rows = h.input;
-  if (forward) {
-    p.first_row = static_cast<int>(h.padding / h.stride);
-    rows = (h.output - 1 + h.padding) / h.stride - p.first_row + 1;
-  }
+  const double moved = columns * (1.0 + p.stride) * channels * kElementCost;
+  const double of_step = kStepCost + p.kernel * p.kernel * columns * channels + moved;
+  const auto thread_cost = [&] {
+    return kBeginCost + of_step * (p.segment_rows + depthwise_rows_history(p.kernel, p.stride) - 1);
+  };
+  const auto all_warps = [&] { return static_cast<double>(p.blocks) * p.threads / kWarp; };
+  // Rounds of blocks until the last one ends; of many rounds the last need not be full.
+  const auto rounds = [&] {
+    const double at_once = depthwise_rows_blocks(p.channels_inner) * kDepthwiseThreads / kWarp * device.multiprocessors;
+    const double waves = all_warps() / at_once;
+    return waves > 4 ? waves : std::ceil(waves);
+  };
   // Segments of which all waves of blocks end first. A thread that writes several lines a step, each in pieces, has
   // short ones: neighbouring lines then leave soon after each other, which took a sixth of the time less.
   const int64_t most = ceil_div(rows, kLeastSegmentRows);
   int64_t segments = most;
   if (!forward || p.stride == 1 || p.channels_inner) {
-    double least = 0;
+    double least = INFINITY;
     for (int64_t count = 1; count <= most; count = std::max(count + 1, count * 9 / 8)) {  // tall images: some dozens
-      set_segments(p, problem, rows, count);
-      const double time = waves_of(p, device) * thread_cost(p, columns, channels);
-      if (count == 1 || time < least) segments = count, least = time;
+      set_segments(p, problem.batch, rows, count);
+      const double time = rounds() * thread_cost();
+      if (time < least) segments = count, least = time;
     }
   }
-  set_segments(p, problem, rows, segments);
-
-  Plan plan;
-  if (p.splits > 1) {
-    plan.workspace_bytes = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
-  }
-  if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || plan.workspace_bytes > kWorkspaceLimit) {
-    return std::nullopt;
-  }
-  const int step_bytes = depthwise_rows_step_bytes(element, p.stride, p.kernel, p.channels_inner, p.read);
-  p.shared_bytes = p.threads / kWarp * depthwise_rows_ring_bytes(step_bytes);
-  if (p.shared_bytes > device.shared_bytes_per_block) return std::nullopt;
+  set_segments(p, problem.batch, rows, segments);
   p.by_parts = divide_by(p.parts);
   p.by_segments = divide_by(p.segments);
   p.by_channel_blocks = divide_by(p.channel_blocks);
-  const double busy = std::min(1.0, warps_of(p) / (8.0 * device.multiprocessors));
-  const double issue = warps_of(p) * thread_cost(p, columns, channels) /
-                       (4.0 * device.multiprocessors * busy * kClock * kIssued);
+  const int step_bytes = depthwise_rows_step_bytes(element, p.stride, p.kernel, p.channels_inner, p.read);
+  p.shared_bytes = p.threads / kWarp * depthwise_rows_ring_bytes(step_bytes);
+  const int64_t workspace = p.splits * problem.w.numel() * static_cast<int64_t>(sizeof(float));
+  if (p.units * p.lanes > INT32_MAX / 2 || p.blocks > INT32_MAX || (p.splits > 1 && workspace > kWorkspaceLimit) ||
+      p.shared_bytes > device.shared_bytes_per_block) {
+    return std::nullopt;
+  }
+  const double busy = std::min(1.0, all_warps() / (8.0 * device.multiprocessors));
+  const double issue = all_warps() * thread_cost() / (4.0 * device.multiprocessors * busy * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
-  plan.tile = tile_plan(p);
-  plan.estimate_ms = 1e3 * std::max(issue, memory);  // without launches, as the family's other estimates
-  return plan;
-}
-
-std::string describe(const DepthwiseRowsPlan& plan, DType dtype) {
-  std::ostringstream text;
-  const int columns = depthwise_rows_columns(static_cast<int>(element_size(dtype)), plan.stride, plan.channels_inner,
-                                             plan.read);
-  text << "down " << plan.segment_rows << " rows, " << columns << " columns a thread x " << plan.lanes
-       << (plan.channels_inner ? " lanes of 4 bytes" : " lanes");
-  return text.str();
+  return std::pair(p, 1e3 * std::max(issue, memory));  // without launches, as the family's other estimate
 }
 
 }  // namespace deconv

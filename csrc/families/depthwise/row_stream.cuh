@@ -22,8 +22,7 @@ namespace deconv {
 template <class T>
 using DepthwiseRowsParams = DepthwiseParams<T, DepthwiseRowsPlan>;
 
-// kMoved: bytes that move at once at most, for they lie on their own boundary in memory; an element's bytes, or so many
-// that a thread's pixel is whole (kWhole), or 16.
+// kMoved: bytes that move at once at most, for they lie on their own boundary in memory: 4 (channels innermost) or 16.
 template <class T, int kStride_, int kKernel_, bool kChannelsInner_, int kMoved_, DepthwiseRowsRead kRead_>
 struct DepthwiseRowsShape {
   using Element = T;
@@ -31,7 +30,6 @@ struct DepthwiseRowsShape {
   static constexpr bool kChannelsInner = kChannelsInner_;
   static constexpr int kMoved = kMoved_;
   static constexpr DepthwiseRowsRead kRead = kRead_;
-  static constexpr bool kWhole = kMoved >= (kChannelsInner ? 4 : 16);
   static constexpr int kChannels = depthwise_rows_channels(sizeof(T), kChannelsInner);
   static constexpr int kColumns = depthwise_rows_columns(sizeof(T), kStride, kChannelsInner, kRead);
   static constexpr int kOutputColumns = kStride * kColumns;
@@ -45,24 +43,13 @@ struct DepthwiseRowsShape {
   static constexpr int kBlocks = depthwise_rows_blocks(kChannelsInner);
 };
 
-// kCount neighbours.
-template <bool kWhole, int kCount, class T>
-__device__ __forceinline__ void store_pack(T* at, const float (&values)[kCount]) {
-  if constexpr (kWhole) {
-    *reinterpret_cast<RawPack<T, kCount>*>(at) = narrow<T, kCount>(values);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) at[i] = narrow<T>(values[i]);
-  }
-}
-
 // Where a thread is, and what of a line it has.
 template <class Shape>
 struct DepthwiseRowsPlace {
   using T = typename Shape::Element;
 
   __device__ __forceinline__ DepthwiseRowsPlace(const DepthwiseRowsParams<T>& p) {
-    BlockIndex block;
+    Digits block(blockIdx.x);
     const int channel_block = block.take(p.plan.by_channel_blocks);  // neighbours in memory at the same time
     split = block.rest();
     const int thread = split * p.plan.threads + static_cast<int>(threadIdx.x);
@@ -89,6 +76,10 @@ struct DepthwiseRowsPlace {
     }
   }
 
+  template <class Pointer>
+  __device__ __forceinline__ Pointer at(Pointer data, const DepthwiseStrides& stride, int row, int column) const {
+    return data + image * stride.n + channel * stride.c + row * stride.h + column * stride.w;
+  }
   // A channel that exists.
   __device__ __forceinline__ int channel_or_first() const { return exists ? channel : 0; }
 
@@ -105,10 +96,6 @@ struct DepthwiseRowsColumns {
   int first, of_line;
   int64_t step;
 
-  template <int kCount>
-  __device__ __forceinline__ bool are_inside() const {
-    return first >= 0 && first + kCount <= of_line;
-  }
   __device__ __forceinline__ bool is_inside(int i) const {
     return static_cast<unsigned>(first + i) < static_cast<unsigned>(of_line);
   }
@@ -159,7 +146,11 @@ class DepthwiseRow {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i, from += from_step_) {
       const bool is_cell = (i + 1) * kTogether <= kCells || column_ + i * kTogether < kCells;
-      copy_cells(row, copied_cell_ + i * kTogether * 32, from, is_cell, (inside >> i & 1u) != 0);
+      const uint32_t to = shared_address(row) + (copied_cell_ + i * kTogether * 32) * kCell;
+#pragma unroll
+      for (int at = 0; at < kTogether * kCell; at += kMoved) {
+        copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), (inside >> i & 1u) != 0);
+      }
     }
   }
 
@@ -171,68 +162,40 @@ class DepthwiseRow {
 #pragma unroll
       for (int i = 0; i < kSpan; ++i) widen<T, kChannels>(values[i], cells[i * 32]);
     } else {
-      const Cell raw = *cells;
-      float own[kOwn];
-      widen<T, kOwn>(own, raw);
+      static_assert(kLeft <= kOwn && kRight <= kOwn);
+      constexpr int kInWord = 4 * kOwn / kCell;
+      float own[kOwn], left[kOwn], right[kOwn];
+      widen<T, kOwn>(own, *cells);
+      widen<T, kOwn>(left, shuffle(*cells, lane_ - 1, place.has_left, (kOwn - kLeft) / kInWord, kCell / 4));
+      widen<T, kOwn>(right, shuffle(*cells, lane_ + 1, place.has_right, 0, (kRight + kInWord - 1) / kInWord));
+#pragma unroll
+      for (int i = 0; i < kLeft; ++i) values[i][0] = left[kOwn - kLeft + i];
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) values[kLeft + i][0] = own[i];
-      constexpr int kWords = kCell / 4, kInWord = kOwn / kWords;
-      static_assert(kLeft <= kOwn && kRight <= kOwn);
 #pragma unroll
-      for (int i = 0; i < kLeft; i += kInWord) {  // the nearest word first
-        float word[kInWord];
-        widen_word(word, shuffle(raw.value[kWords - 1 - i / kInWord], lane_ - 1), place.has_left);
-#pragma unroll
-        for (int e = 0; e < kInWord && i + e < kLeft; ++e) values[kLeft - 1 - i - e][0] = word[kInWord - 1 - e];
-      }
-#pragma unroll
-      for (int i = 0; i < kRight; i += kInWord) {
-        float word[kInWord];
-        widen_word(word, shuffle(raw.value[i / kInWord], lane_ + 1), place.has_right);
-#pragma unroll
-        for (int e = 0; e < kInWord && i + e < kRight; ++e) values[kLeft + kOwn + i + e][0] = word[e];
-      }
+      for (int i = 0; i < kRight; ++i) values[kLeft + kOwn + i][0] = right[i];
     }
   }
 
  private:
   // Cells beside each other that one copy takes; each of the threads of a unit then has a part of so many columns.
   static constexpr int kTogether = Shape::kChannelsInner && Shape::kMoved > kCell ? Shape::kMoved / kCell : 1;
+  static constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
   static constexpr int kCopies = (kCells + kTogether - 1) / kTogether;
   int lane_, copied_cell_;  // of the warp
   int column_ = 0;
   int64_t from_first_ = 0, from_step_;
   unsigned inside_ = 0;  // a bit for each copy
 
-  // kTogether cells of a row, from `cell` on.
-  static __device__ __forceinline__ void copy_cells(unsigned char* row, int cell, const T* from, bool is_cell,
-                                                    bool exists) {
-    constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
-    if constexpr (kMoved >= 4) {
-      const uint32_t to = shared_address(row) + cell * kCell;
+  // Some words of the cell of another lane; zeros if it is not inside.
+  static __device__ __forceinline__ Cell shuffle(const Cell& cell, int lane, bool is_inside, int first, int end) {
+    Cell words = {};
 #pragma unroll
-      for (int at = 0; at < kTogether * kCell; at += kMoved) {
-        copy_if<kMoved, kTogether == 1>(is_cell, to + at, from + at / sizeof(T), exists);
-      }
-    } else if (is_cell) {
-      constexpr int kElements = kCell / static_cast<int>(sizeof(T));
-      float values[kElements] = {};
-      if (exists) {
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) values[i] = widen(from[i]);
-      }
-      reinterpret_cast<Cell*>(row)[cell] = narrow<T, kElements>(values);
+    for (int i = first; i < end; ++i) {
+      const auto word = __shfl_sync(0xFFFFFFFFu, cell.value[i], lane & 31);
+      if (is_inside) words.value[i] = word;
     }
-  }
-  template <class Word>
-  static __device__ __forceinline__ Word shuffle(Word word, int lane) {
-    return __shfl_sync(0xFFFFFFFFu, word, lane & 31);
-  }
-  template <class Word, int kInWord>
-  static __device__ __forceinline__ void widen_word(float (&values)[kInWord], Word word, bool is_inside) {
-    RawPack<T, kInWord> pack;
-    pack.value[0] = is_inside ? word : Word{};
-    widen<T, kInWord>(values, pack);
+    return words;
   }
 };
 
@@ -275,53 +238,53 @@ class DepthwiseRowsRing {
   unsigned char *begin_, *next_, *free_;
 };
 
-// The weights of the thread's channels.
-template <class Shape>
-struct DepthwiseRowsWeights {
-  using T = typename Shape::Element;
-  static constexpr int kKernel = Shape::kKernel;
-  float value[kKernel][kKernel][Shape::kChannels];
+// The weights of a thread's channels.
+template <class T, int kKernel, int kChannels>
+__device__ __forceinline__ void load_weights(float (&weights)[kKernel][kKernel][kChannels],
+                                             const DepthwiseRowsParams<T>& p, int channel) {
+#pragma unroll
+  for (int e = 0; e < kKernel * kKernel * kChannels; ++e) {
+    const int v = e % kChannels, k = e / kChannels % kKernel, i = e / kChannels / kKernel;
+    weights[i][k][v] = widen(p.weight(channel + v, 0)[i * p.other_stride.h + k * p.other_stride.w]);
+  }
+}
 
-  __device__ __forceinline__ DepthwiseRowsWeights(const DepthwiseRowsParams<T>& p, int channel) {
+// Moves every row to the next, and zeros to the first.
+template <int kRows, int kColumns, int kChannels>
+__device__ __forceinline__ void move_rows(float (&rows)[kRows][kColumns][kChannels]) {
 #pragma unroll
-    for (int v = 0; v < Shape::kChannels; ++v) {
-      const T* const at = p.weight(channel + v, 0);
+  for (int a = kRows - 1; a >= 0; --a) {
 #pragma unroll
-      for (int i = 0; i < kKernel; ++i) {
-#pragma unroll
-        for (int k = 0; k < kKernel; ++k) {
-          value[i][k][v] = widen(at[i * p.other_stride.h + k * p.other_stride.w]);
-        }
-      }
+    for (int e = 0; e < kColumns * kChannels; ++e) {
+      const int i = e / kChannels, v = e % kChannels;
+      rows[a][i][v] = a > 0 ? rows[a > 0 ? a - 1 : 0][i][v] : 0.0f;
     }
   }
-};
+}
 
 // A thread's columns of a row of the result.
 template <class Shape, int kColumns>
 __device__ __forceinline__ void store_row(typename Shape::Element* line, const DepthwiseRowsColumns& columns,
                                           const float (&values)[kColumns][Shape::kChannels]) {
+  using T = typename Shape::Element;
   if constexpr (!Shape::kChannelsInner) {
     float own[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) own[i] = values[i][0];
-    store_pack<Shape::kWhole, kColumns>(line, own);
-  } else if (columns.are_inside<kColumns>()) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i, line += columns.step) {
-      store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
-    }
+    *reinterpret_cast<RawPack<T, kColumns>*>(line) = narrow<T, kColumns>(own);
   } else {
+    const bool are_inside = columns.first >= 0 && columns.first + kColumns <= columns.of_line;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i, line += columns.step) {
-      if (columns.is_inside(i)) store_pack<Shape::kWhole, Shape::kChannels>(line, values[i]);
+      if (!are_inside && !columns.is_inside(i)) continue;
+      *reinterpret_cast<RawPack<T, Shape::kChannels>*>(line) = narrow<T, Shape::kChannels>(values[i]);
     }
   }
 }
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_forward(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_forward(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -335,11 +298,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
                                               p.axis[1].source_size, p.source_stride.w};
   const DepthwiseRowsColumns output_columns = {place.run * kColumns, p.axis[1].result_size, p.result_stride.w};
   int t = p.plan.first_row + place.first_row - (Shape::kHistory - 1);
-  const T* input = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                   t * p.source_stride.h + input_columns.first * p.source_stride.w;
+  const T* input = place.at(p.source, p.source_stride, t, input_columns.first);
   int row = t * kStride - p.axis[0].padding;  // of the output
-  T* output = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c + row * p.result_stride.h +
-              output_columns.first * p.result_stride.w;
+  T* output = place.at(p.result, p.result_stride, row, output_columns.first);
   const int steps = p.plan.segment_rows + Shape::kHistory - 1;
   const int end = min(t + steps, p.axis[0].source_size);
   const Row rows(p, place, input_columns);
@@ -350,22 +311,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   };
   ring.fill(copy);
 
-  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+  float weight[kKernel][kKernel][kChannels];
+  load_weights(weight, p, place.channel_or_first());
   float bias[kChannels];
 #pragma unroll
   for (int v = 0; v < kChannels; ++v) bias[v] = p.bias != nullptr ? widen(p.bias[place.channel_or_first() + v]) : 0.0f;
 
   // Output rows that wait for further input.
   constexpr int kWaiting = kKernel - kStride;
-  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels];
-#pragma unroll
-  for (int k = 0; k < kWaiting; ++k) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-      for (int v = 0; v < kChannels; ++v) waiting[k][c][v] = bias[v];
-    }
-  }
+  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels] = {};  // at first of rows that are not stored
   for (int step = 0; step < steps; ++step) {
     float x[Row::kSpan][kChannels];
     rows.read(x, ring.advance(copy), place);
@@ -373,19 +327,17 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
     for (int k = 0; k < kKernel; ++k) {
       float sums[kColumns][kChannels];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
+      for (int e = 0; e < kColumns * kChannels; ++e) {
+        const int c = e / kChannels, v = e % kChannels;
+        float sum = bias[v];
+        if (k < kWaiting) sum = waiting[k][c][v];
 #pragma unroll
-        for (int v = 0; v < kChannels; ++v) {
-          float sum = bias[v];
-          if (k < kWaiting) sum = waiting[k][c][v];
-#pragma unroll
-          for (int i = 0; i < Row::kSpan; ++i) {
-            const int tap = c + Shape::kPadding - kStride * (i - kLeft);
-            if (tap >= 0 && tap < kKernel) sum += x[i][v] * weight.value[k][tap][v];
-          }
-          sums[c][v] = sum;
-          if (k >= kStride) waiting[k - kStride][c][v] = sum;
+        for (int i = 0; i < Row::kSpan; ++i) {
+          const int tap = c + Shape::kPadding - kStride * (i - kLeft);
+          if (tap >= 0 && tap < kKernel) sum += x[i][v] * weight[k][tap][v];
         }
+        sums[c][v] = sum;
+        if (k >= kStride) waiting[k - kStride][c][v] = sum;
       }
       const bool is_row = static_cast<unsigned>(row + k) < static_cast<unsigned>(p.axis[0].result_size);
       if (k < kStride && step >= Shape::kHistory - 1 && place.owns && is_row) {
@@ -400,7 +352,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_grad_input(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_grad_input(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -415,11 +367,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   const DepthwiseRowsColumns output_columns = {(input_columns.first - p.plan.shift) * kStride + Row::kFirst,
                                                p.axis[1].source_size, p.source_stride.w};
   int row = place.first_row * kStride - p.axis[0].padding;  // of grad_output
-  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  const T* output = place.at(p.source, p.source_stride, row, output_columns.first);
   int complete = place.first_row - (kHistory - 1);  // row of grad_input
-  T* input = p.result + place.image * p.result_stride.n + place.channel * p.result_stride.c +
-             complete * p.result_stride.h + input_columns.first * p.result_stride.w;
+  T* input = place.at(p.result, p.result_stride, complete, input_columns.first);
   const int steps = p.plan.segment_rows + kHistory - 1;
   const int end = min(row + steps * kStride, p.axis[0].source_size);
   const Row rows(p, place, output_columns);
@@ -432,20 +382,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
     }
   };
   ring.fill(copy);
-  const DepthwiseRowsWeights<Shape> weight(p, place.channel_or_first());
+  float weight[kKernel][kKernel][kChannels];
+  load_weights(weight, p, place.channel_or_first());
 
-  float waiting[kHistory][kColumns][kChannels] = {};  // sums of row t - 1 - a; those of the last row are never used
+  float sums[kHistory][kColumns][kChannels] = {};  // of row t - a
   for (int step = 0; step < steps; ++step) {
     const unsigned char* const own = ring.advance(copy);
-    float sums[kHistory][kColumns][kChannels];
-#pragma unroll
-    for (int a = 0; a < kHistory; ++a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) sums[a][i][v] = a > 0 ? waiting[a > 0 ? a - 1 : 0][i][v] : 0.0f;
-      }
-    }
+    move_rows(sums);
 #pragma unroll
     for (int r = 0; r < kStride; ++r) {
       float y[Row::kSpan][kChannels];
@@ -454,23 +397,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
       for (int a = 0; a < kHistory; ++a) {
         if (kStride * a + r >= kKernel) continue;
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
+        for (int e = 0; e < kColumns * kChannels; ++e) {
+          const int i = e / kChannels, v = e % kChannels;
 #pragma unroll
-          for (int v = 0; v < kChannels; ++v) {
-#pragma unroll
-            for (int k = 0; k < kKernel; ++k) {
-              sums[a][i][v] += y[kStride * i + k][v] * weight.value[kStride * a + r][k][v];
-            }
+          for (int k = 0; k < kKernel; ++k) {
+            sums[a][i][v] += y[kStride * i + k][v] * weight[kStride * a + r][k][v];
           }
         }
-      }
-    }
-#pragma unroll
-    for (int a = 0; a < kHistory; ++a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) waiting[a][i][v] = sums[a][i][v];
       }
     }
     if (step >= kHistory - 1 && place.owns && complete < p.axis[0].result_size) {
@@ -484,7 +417,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
 template <class Shape>
 __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
-    depthwise_rows_grad_weight(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
+    row_stream_grad_weight(const __grid_constant__ DepthwiseRowsParams<typename Shape::Element> p) {
 #if __CUDA_ARCH__ >= 800
   using T = typename Shape::Element;
   constexpr int kStride = Shape::kStride, kKernel = Shape::kKernel, kChannels = Shape::kChannels;
@@ -504,10 +437,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   const int first_output = place.first_row * kStride - p.axis[0].padding;
   const int output_end = min(first_output + steps * kStride, p.axis[0].source_size);
   int t = place.first_row, row = first_output;  // to copy next
-  const T* input = p.other + place.image * p.other_stride.n + place.channel * p.other_stride.c + t * p.other_stride.h +
-                   input_columns.first * p.other_stride.w;
-  const T* output = p.source + place.image * p.source_stride.n + place.channel * p.source_stride.c +
-                    row * p.source_stride.h + output_columns.first * p.source_stride.w;
+  const T* input = place.at(p.other, p.other_stride, t, input_columns.first);
+  const T* output = place.at(p.source, p.source_stride, row, output_columns.first);
   const InputRow input_rows(p, place, input_columns);
   const OutputRow output_rows(p, place, output_columns);
   const auto copy = [&](unsigned char* to) {
@@ -525,16 +456,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
   float sums[kKernel][kKernel][kChannels] = {};
   float x[kHistory][kColumns][kChannels] = {};  // row t - a
-#pragma unroll(Shape::kWhole ? kHistory : 1)  // so that rows need not move
+#pragma unroll(kHistory)  // so that rows need not move
   for (int step = 0; step < steps; ++step) {
-#pragma unroll
-    for (int a = kHistory - 1; a > 0; --a) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int v = 0; v < kChannels; ++v) x[a][i][v] = x[a - 1][i][v];
-      }
-    }
+    move_rows(x);
     const unsigned char* const own = ring.advance(copy);
     input_rows.read(x[0], own, place);
     const int here = place.first_row + step;
@@ -551,11 +475,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 #pragma unroll
         for (int k = 0; k < kKernel; ++k) {
 #pragma unroll
-          for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-            for (int v = 0; v < kChannels; ++v) {
-              sums[kStride * a + r][k][v] += x[a][i][v] * y[kStride * i + k][v];
-            }
+          for (int e = 0; e < kColumns * kChannels; ++e) {
+            const int i = e / kChannels, v = e % kChannels;
+            sums[kStride * a + r][k][v] += x[a][i][v] * y[kStride * i + k][v];
           }
         }
       }
