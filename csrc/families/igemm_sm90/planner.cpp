@@ -441,7 +441,7 @@ class Candidates {
   // TMA takes the weights from where they lie if it finds whole chunks of source channels and whole blocks of result
   // channels; where result channels are adjacent, chunks that end within the tensor's last do.
   HopperWeights weights_of(const HopperConvPlan& p) const {
-    if (!weights_in_place_) return HopperWeights::kPacked;
+    if (!weights_in_place_ || problem_.unaligned_second) return HopperWeights::kPacked;
     if (hopper_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || by_im2col()) return HopperWeights::kPacked;
     if (problem_.blocks && !problem_.blocks->weight_in_blocks) return HopperWeights::kPacked;
     const bool forward = problem_.direction == Direction::kForward;
