@@ -432,7 +432,7 @@ def test_cases_reach_every_tile_of_simt(direction: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("capability", "shared"), [(80, 166912), (86, 101376), (120, 101376), (75, 65536)])
-def test_gpus_without_hopper(capability: int, shared: int, direction: str) -> None:
+def test_gpus_without_sm90(capability: int, shared: int, direction: str) -> None:
     """Dense layers go to the tensor cores that there are; what needs later instructions is not planned."""
     device = _device(132, capability, shared)
     dense = [one for one in FULL if min(one["ci"], one["co"]) // one["g"] >= 64 and one["h"] > 1]

@@ -3,7 +3,7 @@
 
 #include "device/tma_sm90.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // Adds the accumulators of a cluster's `blocks` blocks in rank order. Each block adds a part of them and sends it to
 // the first block, the only one that returns true. own: this thread's first 16 bytes of shared memory that are free in
@@ -37,11 +37,11 @@ __device__ __forceinline__ bool add_over_cluster(float (&acc)[kCount], uint32_t 
   if (rank > 0) return false;
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
-    const uint4 sum = load_shared_vector(at(i));
+    const uint4 sum = load_shared_16(at(i));
     acc[4 * i] = __uint_as_float(sum.x), acc[4 * i + 1] = __uint_as_float(sum.y);
     acc[4 * i + 2] = __uint_as_float(sum.z), acc[4 * i + 3] = __uint_as_float(sum.w);
   }
   return true;
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -14,38 +14,10 @@
 #include <cstdint>
 
 #include "device/cp_async.cuh"
+#include "device/memory.cuh"
 #include "device/primitives.cuh"
 
 namespace deconv {
-
-__device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store_shared_8(uint32_t address, uint2 v) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
-}
-__device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
 
 // Four 8x8 matrices of 16 bits, or 8x4 words; lane i addresses row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address) {

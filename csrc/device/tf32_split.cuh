@@ -5,7 +5,7 @@
 
 #include "device/mma_sm80.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 __device__ __forceinline__ uint4 round_to_tf32(uint4 values) {
   return make_uint4(deconv::round_to_tf32(values.x), deconv::round_to_tf32(values.y), deconv::round_to_tf32(values.z),
@@ -38,4 +38,4 @@ __device__ __forceinline__ SplitFloat split_float(uint32_t value) {
   return {number == number ? value : 0x7FFFFFFFu, is_finite(number) ? low : 0};
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

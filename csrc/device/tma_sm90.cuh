@@ -8,9 +8,10 @@
 #include <cstdint>
 
 #include "device/mbarrier.cuh"
+#include "device/memory.cuh"
 #include "device/primitives.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -126,68 +127,4 @@ __device__ __forceinline__ uint32_t swizzled(uint32_t offset, uint32_t row_bytes
   return offset ^ ((offset >> 3) & (row_bytes - 16));
 }
 
-__device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),
-               "r"(value.w)
-               : "memory");
-}
-// The same if wanted, predicated instead of branching.
-__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint32_t value) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.b32 [%1], %2;\n}" ::"r"(static_cast<int>(wanted)),
-               "r"(address), "r"(value)
-               : "memory");
-}
-__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, float2 value) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v2.b32 [%1], {%2, %3};\n}" ::"r"(static_cast<int>(wanted)),
-      "r"(address), "f"(value.x), "f"(value.y)
-      : "memory");
-}
-template <class T>
-__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, T value) {
-  if constexpr (sizeof(T) == 4) {
-    store_shared_if(wanted, address, __float_as_uint(value));
-  } else {
-    static_assert(sizeof(T) == 2);
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.b16 [%1], %2;\n}" ::"r"(static_cast<int>(wanted)),
-        "r"(address), "h"(reinterpret_cast<const uint16_t&>(value))
-        : "memory");
-  }
-}
-__device__ __forceinline__ void store_shared_if(bool wanted, uint32_t address, uint4 value) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
-                   static_cast<int>(wanted)),
-               "r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-               : "memory");
-}
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-__device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
-}
-__device__ __forceinline__ void store_shared_short(uint32_t address, uint16_t value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
-}
-__device__ __forceinline__ uint16_t load_shared_short(uint32_t address) {
-  uint16_t value;
-  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
-  uint32_t value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ uint4 load_shared_vector(uint32_t address) {
-  uint4 value;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
-}
-
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // Descriptor of a K-major tile with rows of 128 or 64 bytes at shared address `address`; groups of 8 rows lie
 // `group_bytes` apart.
@@ -33,15 +33,15 @@ __device__ __forceinline__ uint64_t tile_descriptor_mn(uint32_t address, uint32_
          static_cast<uint64_t>((group_bytes >> 4) & 0x3FFF) << 32 | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
 }
 
-__device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ __forceinline__ void mma_wait() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from reading or writing the accumulators across this point.
 template <int kCount>
-__device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
+__device__ __forceinline__ void wgmma_pin(float (&acc)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(acc[i])::"memory");
 }
@@ -49,20 +49,20 @@ __device__ __forceinline__ void mma_pin(float (&acc)[kCount]) {
 // One wgmma: K is 32 bytes of each row. `accumulate` 0 overwrites acc. Element is what the rows hold; float is read as
 // TF32.
 template <class Element, int kN>
-struct Mma;
+struct Wgmma;
 
 // The same for 16-bit elements with A M-major.
 template <class Element, int kN>
-struct MmaMajorM;
+struct WgmmaMajorM;
 
 // The same for 16-bit elements with both tiles MN-major.
 template <class Element, int kN>
-struct MmaMajorN;
+struct WgmmaMajorN;
 
 // The same with A in registers: rows 16 * warp + lane / 4 (+ 8) of 4-byte words lane % 4 (+ 4), in the order (row,
 // word), (row + 8, word), (row, word + 4), (row + 8, word + 4). kMajorN: B is MN-major.
 template <class Element, int kN, bool kMajorN>
-struct MmaFromRegisters;
+struct WgmmaRs;
 
 #define DECONV_ACC4(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
 #define DECONV_ACC8(i) DECONV_ACC4(i), DECONV_ACC4(i + 4)
@@ -86,7 +86,7 @@ struct MmaFromRegisters;
   ",%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125" \
   ",%126,%127"
 
-#define DECONV_MMA(NAME, ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                                \
+#define DECONV_SM80(NAME, ELEMENT, TYPES, N, K, TAIL, REGISTERS, A, B, FLAG, ...)                               \
   template <>                                                                                                   \
   struct NAME<ELEMENT, N> {                                                                                     \
     static __device__ __forceinline__ void issue(float (&acc)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
@@ -96,9 +96,9 @@ struct MmaFromRegisters;
                    : "l"(a), "l"(b), "r"(accumulate));                                                          \
     }                                                                                                           \
   };
-#define DECONV_MMA_REGISTERS(ELEMENT, MAJOR_N, TYPES, N, K, TAIL, REGISTERS, A0, A1, A2, A3, B, FLAG, ...)       \
+#define DECONV_SM80_REGISTERS(ELEMENT, MAJOR_N, TYPES, N, K, TAIL, REGISTERS, A0, A1, A2, A3, B, FLAG, ...)      \
   template <>                                                                                                    \
-  struct MmaFromRegisters<ELEMENT, N, MAJOR_N> {                                                                 \
+  struct WgmmaRs<ELEMENT, N, MAJOR_N> {                                                                          \
     static __device__ __forceinline__ void issue(float (&acc)[N / 2], const uint32_t (&a)[4], uint64_t b,        \
                                                  int accumulate) {                                               \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " FLAG ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k" #K  \
@@ -107,59 +107,59 @@ struct MmaFromRegisters;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
     }                                                                                                            \
   };
-#define DECONV_MMA_REGISTERS_TYPES(N, ...)                                           \
-  DECONV_MMA_REGISTERS(__nv_bfloat16, false, "bf16.bf16", N, 16, ", 0", __VA_ARGS__) \
-  DECONV_MMA_REGISTERS(__nv_bfloat16, true, "bf16.bf16", N, 16, ", 1", __VA_ARGS__)  \
-  DECONV_MMA_REGISTERS(__half, false, "f16.f16", N, 16, ", 0", __VA_ARGS__)          \
-  DECONV_MMA_REGISTERS(__half, true, "f16.f16", N, 16, ", 1", __VA_ARGS__)           \
-  DECONV_MMA_REGISTERS(float, false, "tf32.tf32", N, 8, "", __VA_ARGS__)
-#define DECONV_MMA_TYPES(N, ...)                                                  \
-  DECONV_MMA(Mma, __nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", __VA_ARGS__)       \
-  DECONV_MMA(Mma, __half, "f16.f16", N, 16, ", 0, 0", __VA_ARGS__)                \
-  DECONV_MMA(MmaMajorM, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 0", __VA_ARGS__) \
-  DECONV_MMA(MmaMajorM, __half, "f16.f16", N, 16, ", 1, 0", __VA_ARGS__)          \
-  DECONV_MMA(MmaMajorN, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 1", __VA_ARGS__) \
-  DECONV_MMA(MmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
-  DECONV_MMA(Mma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
+#define DECONV_SM80_REGISTERS_TYPES(N, ...)                                           \
+  DECONV_SM80_REGISTERS(__nv_bfloat16, false, "bf16.bf16", N, 16, ", 0", __VA_ARGS__) \
+  DECONV_SM80_REGISTERS(__nv_bfloat16, true, "bf16.bf16", N, 16, ", 1", __VA_ARGS__)  \
+  DECONV_SM80_REGISTERS(__half, false, "f16.f16", N, 16, ", 0", __VA_ARGS__)          \
+  DECONV_SM80_REGISTERS(__half, true, "f16.f16", N, 16, ", 1", __VA_ARGS__)           \
+  DECONV_SM80_REGISTERS(float, false, "tf32.tf32", N, 8, "", __VA_ARGS__)
+#define DECONV_SM80_TYPES(N, ...)                                                    \
+  DECONV_SM80(Wgmma, __nv_bfloat16, "bf16.bf16", N, 16, ", 0, 0", __VA_ARGS__)       \
+  DECONV_SM80(Wgmma, __half, "f16.f16", N, 16, ", 0, 0", __VA_ARGS__)                \
+  DECONV_SM80(WgmmaMajorM, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 0", __VA_ARGS__) \
+  DECONV_SM80(WgmmaMajorM, __half, "f16.f16", N, 16, ", 1, 0", __VA_ARGS__)          \
+  DECONV_SM80(WgmmaMajorN, __nv_bfloat16, "bf16.bf16", N, 16, ", 1, 1", __VA_ARGS__) \
+  DECONV_SM80(WgmmaMajorN, __half, "f16.f16", N, 16, ", 1, 1", __VA_ARGS__)          \
+  DECONV_SM80(Wgmma, float, "tf32.tf32", N, 8, "", __VA_ARGS__)
 
-DECONV_MMA_TYPES(16, DECONV_REG8_0, "%8", "%9", "%10", DECONV_ACC8(0))
-DECONV_MMA_TYPES(32, DECONV_REG16_0, "%16", "%17", "%18", DECONV_ACC16(0))
-DECONV_MMA_TYPES(48, DECONV_REG16_0 "," DECONV_REG8_2, "%24", "%25", "%26", DECONV_ACC16(0), DECONV_ACC8(16))
-DECONV_MMA_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
-DECONV_MMA_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))
-DECONV_MMA_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
-DECONV_MMA_TYPES(144, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG8_8, "%72", "%73", "%74", DECONV_ACC32(0),
-                 DECONV_ACC32(32), DECONV_ACC8(64))
-DECONV_MMA_TYPES(160, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG16_4, "%80", "%81", "%82", DECONV_ACC32(0),
-                 DECONV_ACC32(32), DECONV_ACC16(64))
-DECONV_MMA_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", DECONV_ACC32(0),
-                 DECONV_ACC32(32), DECONV_ACC32(64))
-DECONV_MMA_TYPES(208, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG8_12, "%104", "%105", "%106",
-                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC8(96))
-DECONV_MMA_TYPES(224, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG16_6, "%112", "%113", "%114",
-                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC16(96))
-DECONV_MMA_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
-                 DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
+DECONV_SM80_TYPES(16, DECONV_REG8_0, "%8", "%9", "%10", DECONV_ACC8(0))
+DECONV_SM80_TYPES(32, DECONV_REG16_0, "%16", "%17", "%18", DECONV_ACC16(0))
+DECONV_SM80_TYPES(48, DECONV_REG16_0 "," DECONV_REG8_2, "%24", "%25", "%26", DECONV_ACC16(0), DECONV_ACC8(16))
+DECONV_SM80_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", DECONV_ACC32(0))
+DECONV_SM80_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", DECONV_ACC32(0), DECONV_ACC16(32))
+DECONV_SM80_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", DECONV_ACC32(0), DECONV_ACC32(32))
+DECONV_SM80_TYPES(144, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG8_8, "%72", "%73", "%74", DECONV_ACC32(0),
+                  DECONV_ACC32(32), DECONV_ACC8(64))
+DECONV_SM80_TYPES(160, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG16_4, "%80", "%81", "%82", DECONV_ACC32(0),
+                  DECONV_ACC32(32), DECONV_ACC16(64))
+DECONV_SM80_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", DECONV_ACC32(0),
+                  DECONV_ACC32(32), DECONV_ACC32(64))
+DECONV_SM80_TYPES(208, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG8_12, "%104", "%105", "%106",
+                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC8(96))
+DECONV_SM80_TYPES(224, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG16_6, "%112", "%113", "%114",
+                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC16(96))
+DECONV_SM80_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129", "%130",
+                  DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64), DECONV_ACC32(96))
 
-DECONV_MMA_REGISTERS_TYPES(16, DECONV_REG8_0, "%8", "%9", "%10", "%11", "%12", "%13", DECONV_ACC8(0))
-DECONV_MMA_REGISTERS_TYPES(32, DECONV_REG16_0, "%16", "%17", "%18", "%19", "%20", "%21", DECONV_ACC16(0))
-DECONV_MMA_REGISTERS_TYPES(48, DECONV_REG16_0 "," DECONV_REG8_2, "%24", "%25", "%26", "%27", "%28", "%29",
-                           DECONV_ACC16(0), DECONV_ACC8(16))
-DECONV_MMA_REGISTERS_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", "%35", "%36", "%37", DECONV_ACC32(0))
-DECONV_MMA_REGISTERS_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", "%51", "%52", "%53",
-                           DECONV_ACC32(0), DECONV_ACC16(32))
-DECONV_MMA_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", "%67", "%68", "%69",
-                           DECONV_ACC32(0), DECONV_ACC32(32))
-DECONV_MMA_REGISTERS_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", "%99",
-                           "%100", "%101", DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64))
-DECONV_MMA_REGISTERS_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128", "%129",
-                           "%130", "%131", "%132", "%133", DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64),
-                           DECONV_ACC32(96))
+DECONV_SM80_REGISTERS_TYPES(16, DECONV_REG8_0, "%8", "%9", "%10", "%11", "%12", "%13", DECONV_ACC8(0))
+DECONV_SM80_REGISTERS_TYPES(32, DECONV_REG16_0, "%16", "%17", "%18", "%19", "%20", "%21", DECONV_ACC16(0))
+DECONV_SM80_REGISTERS_TYPES(48, DECONV_REG16_0 "," DECONV_REG8_2, "%24", "%25", "%26", "%27", "%28", "%29",
+                            DECONV_ACC16(0), DECONV_ACC8(16))
+DECONV_SM80_REGISTERS_TYPES(64, DECONV_REG32_0, "%32", "%33", "%34", "%35", "%36", "%37", DECONV_ACC32(0))
+DECONV_SM80_REGISTERS_TYPES(96, DECONV_REG32_0 "," DECONV_REG16_2, "%48", "%49", "%50", "%51", "%52", "%53",
+                            DECONV_ACC32(0), DECONV_ACC16(32))
+DECONV_SM80_REGISTERS_TYPES(128, DECONV_REG32_0 "," DECONV_REG32_1, "%64", "%65", "%66", "%67", "%68", "%69",
+                            DECONV_ACC32(0), DECONV_ACC32(32))
+DECONV_SM80_REGISTERS_TYPES(192, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2, "%96", "%97", "%98", "%99",
+                            "%100", "%101", DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64))
+DECONV_SM80_REGISTERS_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG32_2 "," DECONV_REG32_3, "%128",
+                            "%129", "%130", "%131", "%132", "%133", DECONV_ACC32(0), DECONV_ACC32(32), DECONV_ACC32(64),
+                            DECONV_ACC32(96))
 
-#undef DECONV_MMA_REGISTERS_TYPES
-#undef DECONV_MMA_REGISTERS
-#undef DECONV_MMA_TYPES
-#undef DECONV_MMA
+#undef DECONV_SM80_REGISTERS_TYPES
+#undef DECONV_SM80_REGISTERS
+#undef DECONV_SM80_TYPES
+#undef DECONV_SM80
 #undef DECONV_REG16_2
 #undef DECONV_REG16_6
 #undef DECONV_REG16_4
@@ -177,4 +177,4 @@ DECONV_MMA_REGISTERS_TYPES(256, DECONV_REG32_0 "," DECONV_REG32_1 "," DECONV_REG
 #undef DECONV_ACC8
 #undef DECONV_ACC4
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -31,9 +31,9 @@ CUtensorMapDataType type_of(DType dtype) {
                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 CUtensorMapSwizzle swizzle_of(int row_bytes) {
-  return row_bytes == kHopperRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
-         : row_bytes == 64            ? CU_TENSOR_MAP_SWIZZLE_64B
-                                      : CU_TENSOR_MAP_SWIZZLE_32B;
+  return row_bytes == kSm90RowBytes ? CU_TENSOR_MAP_SWIZZLE_128B
+         : row_bytes == 64          ? CU_TENSOR_MAP_SWIZZLE_64B
+                                    : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
 struct Dimension {
@@ -71,20 +71,20 @@ struct DimensionOf {
 };
 
 // Columns adjacent: runs of columns; channels; runs of a line; lines; images.
-bool encode_column_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+bool encode_column_maps(const Problem& problem, const IgemmSm90Plan& plan, const void* result, int64_t images,
                         CUtensorMap* maps) {
   const Correlation c = correlation(problem);
   const AxisGeometry h_axis = geometry(problem, 0);
-  const int64_t size = element_size(problem.dtype), run = kHopperCopiedRun;
+  const int64_t size = element_size(problem.dtype), run = kSm90CopiedRun;
   const DimensionOf dimension{size};
   for (int phase = 0; phase < plan.phase_groups; ++phase) {
     const Dimensions order{dimension(run, 1, run),
-                           dimension(problem.groups * c.result_channels, c.result.stride[1], kHopperTileM),
+                           dimension(problem.groups * c.result_channels, c.result.stride[1], kSm90TileM),
                            dimension(c.result.size[3] / run, run, plan.pixels.w * plan.tile.phases / run),
                            dimension(h_axis.phase_size(phase), h_axis.result_step() * c.result.stride[2], 1),
                            dimension(images, c.result.stride[0], 1)};
     const auto* base = static_cast<const unsigned char*>(result) + phase * c.result.stride[2] * size;
-    if (!encode_map(&maps[hopper_result_map(phase)], type_of(problem.dtype), base, order, CU_TENSOR_MAP_SWIZZLE_NONE)) {
+    if (!encode_map(&maps[sm90_result_map(phase)], type_of(problem.dtype), base, order, CU_TENSOR_MAP_SWIZZLE_NONE)) {
       return false;
     }
   }
@@ -115,15 +115,15 @@ TensorMapEncode tensor_map_encode() {
   return encode;
 }
 
-bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, const Tensor4& layout, int64_t group_stride,
+bool encode_source_maps(const Problem& problem, const IgemmSm90Plan& plan, const Tensor4& layout, int64_t group_stride,
                         const void* source, CUtensorMap* maps) {
   const int64_t channels = correlation(problem).source_channels;
   const AxisGeometry axis[2] = {geometry(problem, 0), geometry(problem, 1)};
   const int64_t size = element_size(problem.dtype);
-  const bool seen_by_warps = plan.source != HopperSource::kTensor || plan.parts == 2;  // TMA must not round
+  const bool seen_by_warps = plan.source != Sm90Source::kTensor || plan.parts == 2;  // TMA must not round
   const CUtensorMapDataType type = problem.dtype == DType::kFloat32 && seen_by_warps ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                                      : type_of(problem.dtype);
-  const bool raw = plan.source == HopperSource::kTransposed;
+  const bool raw = plan.source == Sm90Source::kTransposed;
   // Pixels that no tap reads lie between others: fetch whole pixels, 256 bytes at a time.
   const bool apart = layout.stride[1] == 1 && layout.size[1] * size % 256 == 0 && plan.planes_w < axis[1].source_step();
   const CUtensorMapL2promotion fetched = apart ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
@@ -152,10 +152,10 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
         w{extent[1], bytes[1], extent_of(raw ? plan.raw_width : plan.halo.w)},
         c{channel_count, channel_bytes, extent_of((raw ? plan.raw_row_bytes : plan.row_bytes) / size)},
         g{groups, group_bytes, 1};
-    const Dimensions order = raw                                  ? Dimensions{w, c, h, n, g}
-                             : plan.inner == HopperInner::kHeight ? Dimensions{c, h, w, n, g}
-                             : plan.inner == HopperInner::kBatch  ? Dimensions{c, n, w, h, g}
-                                                                  : Dimensions{c, w, h, n, g};
+    const Dimensions order = raw                                ? Dimensions{w, c, h, n, g}
+                             : plan.inner == Sm90Inner::kHeight ? Dimensions{c, h, w, n, g}
+                             : plan.inner == Sm90Inner::kBatch  ? Dimensions{c, n, w, h, g}
+                                                                : Dimensions{c, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(source) + offset * size;
     if (!encode_map(&maps[plane], type, base, order, raw ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(plan.row_bytes),
                     fetched)) {
@@ -165,52 +165,52 @@ bool encode_source_maps(const Problem& problem, const HopperConvPlan& plan, cons
   return true;
 }
 
-bool encode_planes_map(const Problem& problem, int classes, const void* source, CUtensorMap* map) {
+bool encode_one_tap_map(const Problem& problem, int classes, const void* source, CUtensorMap* map) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype), unit = 16 / size, pixels = c.source.size[2] * c.source.size[3];
   const DimensionOf dimension{size};
   const auto step = [&](int d) { return c.source.size[d] > 1 ? c.source.stride[d] : unit; };
-  const Dimensions order{dimension((classes - 1) * step(1) + pixels, 1, planes_row(classes)),
-                         dimension(c.source_channels / classes, classes * step(1), kHopperRowBytes / size / classes),
+  const Dimensions order{dimension((classes - 1) * step(1) + pixels, 1, one_tap_row(classes)),
+                         dimension(c.source_channels / classes, classes * step(1), kSm90RowBytes / size / classes),
                          dimension(problem.groups, problem.groups > 1 ? c.source_channels * step(1) : unit, 1),
                          dimension(c.source.size[0], step(0), 1), dimension(1, unit, 1)};
   return encode_map(map, type_of(problem.dtype), source, order,
-                    classes > 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(static_cast<int>(kPlanesPiece * size)));
+                    classes > 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(static_cast<int>(kOneTapPiece * size)));
 }
 
-bool encode_strided_map(const Problem& problem, const HopperStridedPlan& plan, const void* source, CUtensorMap* map) {
-  return encode_halo_map(problem, correlation(problem).source, true, kHopperRowBytes, plan.halo_rows,
+bool encode_stride2_map(const Problem& problem, const Stride2Plan& plan, const void* source, CUtensorMap* map) {
+  return encode_halo_map(problem, correlation(problem).source, true, kSm90RowBytes, plan.halo_rows,
                          8 * plan.halo_octets, source, map);
 }
 
-bool encode_folded_maps(const Problem& problem, const HopperFoldedPlan& plan, const void* source, const void* weight,
-                        CUtensorMap* source_map, CUtensorMap* weight_map) {
+bool encode_whole_images_maps(const Problem& problem, const WholeImagesPlan& plan, const void* source,
+                              const void* weight, CUtensorMap* source_map, CUtensorMap* weight_map) {
   const int64_t size = element_size(problem.dtype), unit = 16 / size;
-  const int64_t channels = problem.in_channels_per_group(), rows = problem.out_channels_per_group() * kFoldedTaps;
+  const int64_t channels = problem.in_channels_per_group(), rows = problem.out_channels_per_group() * kWholeImagesTaps;
   const DimensionOf dimension{size};
   const auto step = [&](int d) { return problem.x.size[d] > 1 ? problem.x.stride[d] : unit; };
   const auto group = [&](int64_t stride) { return dimension(problem.groups, problem.groups > 1 ? stride : unit, 1); };
   const DimensionsOf<4> pixels{dimension(problem.x.size[2] * problem.x.size[3], 1, plan.run),
-                               dimension(channels, step(1), kFoldedChunk), group(channels * step(1)),
+                               dimension(channels, step(1), kWholeImagesChunk), group(channels * step(1)),
                                dimension(problem.batch, step(0), plan.run < 64 ? 64 / plan.run : 1)};
-  const DimensionsOf<4> weights{dimension(rows, 1, 64), dimension(channels, rows, kFoldedChunk), group(channels * rows),
-                                dimension(1, unit, 1)};
+  const DimensionsOf<4> weights{dimension(rows, 1, 64), dimension(channels, rows, kWholeImagesChunk),
+                                group(channels * rows), dimension(1, unit, 1)};
   return encode_map(source_map, type_of(problem.dtype), source, pixels,
                     swizzle_of(static_cast<int>(plan.run * size))) &&
          encode_map(weight_map, type_of(problem.dtype), weight, weights, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-bool encode_col2im_map(const Problem& problem, const Col2imHopperPlan& plan, const void* source, CUtensorMap* map) {
+bool encode_col2im_map(const Problem& problem, const Col2imSm90Plan& plan, const void* source, CUtensorMap* map) {
   return encode_halo_map(problem, correlation(problem).source, plan.planes, kCol2imChunkBytes, plan.rows,
                          plan.staged_pitch, source, map);
 }
 
-bool encode_pictures_maps(const Problem& problem, const HopperPicturesPlan& plan, const void* source,
-                          const void* result, CUtensorMap* source_map, CUtensorMap* result_map) {
+bool encode_all_phases_maps(const Problem& problem, const AllPhasesPlan& plan, const void* source, const void* result,
+                            CUtensorMap* source_map, CUtensorMap* result_map) {
   const Correlation c = correlation(problem);
-  const bool lines = plan.source == PicturesSource::kLines;
+  const bool lines = plan.source == AllPhasesSource::kLines;
   if (!encode_halo_map(problem, lines ? as_line(c.source) : c.source, has_planes(plan.source),
-                       pictures_stage_channels(plan.source), lines ? 1 : plan.halo_rows, plan.pitch, source,
+                       all_phases_stage_channels(plan.source), lines ? 1 : plan.halo_rows, plan.pitch, source,
                        source_map)) {
     return false;
   }
@@ -224,22 +224,22 @@ bool encode_pictures_maps(const Problem& problem, const HopperPicturesPlan& plan
   const Dimensions order{
       dimension(y.size[3] * channels, 1, plan.tile_columns * plan.staged_column),
       whole_pixels ? dimension(1, unit, 1) : dimension(y.size[1], step(1), c.result_channels),
-      dimension(y.size[2], step(2), pictures_strip_rows(plan.operand_rows) * geometry(problem, 0).result_step()),
+      dimension(y.size[2], step(2), all_phases_strip_rows(plan.operand_rows) * geometry(problem, 0).result_step()),
       dimension(y.size[0], step(0), 1), dimension(1, unit, 1)};
   const CUtensorMapDataType type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type_of(problem.dtype);
   return encode_map(result_map, type, result, order, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, const void* result, int64_t images,
+bool encode_result_maps(const Problem& problem, const IgemmSm90Plan& plan, const void* result, int64_t images,
                         CUtensorMap* maps) {
   if (!plan.channels_adjacent) return encode_column_maps(problem, plan, result, images, maps);
   const Correlation c = correlation(problem);
   const AxisGeometry h_axis = geometry(problem, 0), w_axis = geometry(problem, 1);
   const int64_t size = element_size(problem.dtype);
-  const int row_bytes = hopper_copied_bytes(static_cast<int>(size), plan.tile.fold), phases = plan.tile.phases;
+  const int row_bytes = sm90_copied_bytes(static_cast<int>(size), plan.tile.fold), phases = plan.tile.phases;
   const CUtensorMapDataType type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type_of(problem.dtype);
   const DimensionOf dimension{size};
-  const bool by_height = plan.inner == HopperInner::kHeight, by_batch = plan.inner == HopperInner::kBatch;
+  const bool by_height = plan.inner == Sm90Inner::kHeight, by_batch = plan.inner == Sm90Inner::kBatch;
   const int across = plan.phases_w / phases;
   for (int group = 0; group < plan.phase_groups; ++group) {
     const int phase_h = group / across, phase_w = group % across * phases;
@@ -251,20 +251,20 @@ bool encode_result_maps(const Problem& problem, const HopperConvPlan& plan, cons
                     n = dimension(images, c.result.stride[0], by_batch ? 8 : 1),
                     h = dimension(h_axis.phase_size(phase_h), h_axis.result_step() * c.result.stride[2],
                                   by_height ? 8 : 1),
-                    w = dimension(columns, step_w * c.result.stride[3], hopper_copied_columns(plan) * phases),
+                    w = dimension(columns, step_w * c.result.stride[3], sm90_copied_columns(plan) * phases),
                     g = dimension(problem.groups, problem.groups > 1 ? c.result_channels : 16 / size, 1);
     const Dimensions order = by_height  ? Dimensions{channels, h, w, n, g}
                              : by_batch ? Dimensions{channels, n, w, h, g}
                                         : Dimensions{channels, w, h, n, g};
     const auto* base = static_cast<const unsigned char*>(result) +
                        (phase_h * c.result.stride[2] + phase_w * c.result.stride[3]) * size;
-    if (!encode_map(&maps[hopper_result_map(group)], type, base, order, swizzle_of(row_bytes))) return false;
+    if (!encode_map(&maps[sm90_result_map(group)], type, base, order, swizzle_of(row_bytes))) return false;
   }
   return true;
 }
 
-bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const void* weight, CUtensorMap* map) {
-  const bool forward = problem.direction == Direction::kForward, major_m = plan.weights == HopperWeights::kMajorM;
+bool encode_weight_map(const Problem& problem, const IgemmSm90Plan& plan, const void* weight, CUtensorMap* map) {
+  const bool forward = problem.direction == Direction::kForward, major_m = plan.weights == Sm90Weights::kMajorM;
   const int64_t size = element_size(problem.dtype), next = problem.w.stride[forward ? 1 : 0];  // result channel
   int64_t row = problem.w.size[forward == major_m ? 1 : 0];
   for (int a = 0; a < 2; ++a) row += (problem.axis[a].kernel - 1) * problem.w.stride[2 + a];
@@ -274,20 +274,20 @@ bool encode_weight_map(const Problem& problem, const HopperConvPlan& plan, const
                            static_cast<cuuint64_t>(problem.w.stride[0] * size),
                            static_cast<cuuint32_t>(plan.row_bytes / size)};
     return encode_map(map, type_of(problem.dtype), weight,
-                      Dimensions{Dimension{static_cast<cuuint64_t>(row), 0, kHopperTileM}, source, none, none, none},
+                      Dimensions{Dimension{static_cast<cuuint64_t>(row), 0, kSm90TileM}, source, none, none, none},
                       swizzle_of(plan.row_bytes));
   }
   const auto channels = [&](int count, int step, int box) {
     return Dimension{static_cast<cuuint64_t>(count), static_cast<cuuint64_t>(step * next * size),
                      static_cast<cuuint32_t>(box)};
   };
-  // Permuted rows count the bits of a channel within kHopperPermutedChannels in the order 0, 2, 3, 1.
-  const bool permuted = hopper_permutes_rows(plan, static_cast<int>(size));
+  // Permuted rows count the bits of a channel within kSm90PermutedChannels in the order 0, 2, 3, 1.
+  const bool permuted = sm90_permutes_rows(plan, static_cast<int>(size));
   const int64_t all = problem.w.size[forward ? 1 : 0];
   const Dimensions order{Dimension{static_cast<cuuint64_t>(row), 0, static_cast<cuuint32_t>(plan.row_bytes / size)},
                          channels(2, 1, 2), channels(4, permuted ? 4 : 2, 4), channels(2, permuted ? 2 : 8, 2),
-                         channels(static_cast<int>(all / kHopperPermutedChannels), kHopperPermutedChannels,
-                                  plan.tile_m / kHopperPermutedChannels)};
+                         channels(static_cast<int>(all / kSm90PermutedChannels), kSm90PermutedChannels,
+                                  plan.tile_m / kSm90PermutedChannels)};
   return encode_map(map, type_of(problem.dtype), weight, order, swizzle_of(plan.row_bytes));
 }
 

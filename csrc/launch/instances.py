@@ -8,8 +8,9 @@ A launcher is declared by one line in its source:
 
 Each entry is an element type and the values of the template parameters behind T; `launch` compares each with the plan's
 member of that name (kParts: `parts`). tf32 and float32 are both of type float. A header (.cuh) is instantiated in one
-source for each type, so the compilers run in parallel; a launcher for all types, `// instances: launch_merged(Plan)`,
-stands in a .cu. A file whose text stays the same is not written, so nothing is compiled again.
+source for each type, so the compilers run in parallel; a launcher for all types, `// instances:
+launch_group_merge(Plan)`, stands in a .cu. A file whose text stays the same is not written, so
+nothing is compiled again.
 """
 
 import re

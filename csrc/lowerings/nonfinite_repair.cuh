@@ -8,7 +8,7 @@
 #include "core/taps.h"
 #include "device/primitives.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
 struct RepairParams {
@@ -76,4 +76,4 @@ __global__ void repair_kernel(const __grid_constant__ RepairParams<T> p) {
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -8,16 +8,16 @@ namespace deconv {
 
 template <class T, int kParts>
 cudaError_t launch_packing(const Packing<T>& packing, cudaStream_t stream) {
-  return launch_kernel(hopper::pack_weight_kernel<T, kParts>, packing.blocks, hopper::kPackThreads, 0, stream,
+  return launch_kernel(sm90::pack_weight_kernel<T, kParts>, packing.blocks, sm90::kPackThreads, 0, stream,
                        packing.params);
 }
 
 template <class T, int kParts>
 cudaError_t launch_packing(const Packing<T>& packing, const Repack<T>& source, cudaStream_t stream) {
-  const hopper::PrepareParams<T> p{packing.params, static_cast<unsigned>(packing.blocks), source.tensor};
+  const sm90::PrepareParams<T> p{packing.params, static_cast<unsigned>(packing.blocks), source.tensor};
   static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
-  return launch_kernel(hopper::prepare_kernel<T, kParts>, packing.blocks + source.blocks, hopper::kPackThreads, 0,
-                       stream, p);
+  return launch_kernel(sm90::prepare_kernel<T, kParts>, packing.blocks + source.blocks, sm90::kPackThreads, 0, stream,
+                       p);
 }
 
 #define DECONV_PACKING(T, PARTS)                                                  \

@@ -17,7 +17,7 @@
 #include "families/igemm_sm90/row_order.cuh"
 #include "lowerings/repack.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // A tap's place along one axis: what it adds to the number of its stage, its index among the taps of its (phase, source
 // phase), and their number: 0 where the pair holds no pixel.
@@ -54,16 +54,16 @@ struct PackParams {
   int64_t channel_tap_step;
   Divisor kernel_w, of_group, tap_blocks, m_blocks, chunks, m_tiles;
   int taps;
-  TapSlot slots[2][kHopperMaxKernel];  // each tap's place, by axis
-  HopperConvPlan plan;
+  TapSlot slots[2][kSm90MaxKernel];  // each tap's place, by axis
+  IgemmSm90Plan plan;
 };
 
 template <class T, int kParts>
 class PackBlock {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kPiece = 16 / kSize;
-  static constexpr int kPieces = kPackRows * (kHopperRowBytes / 16) / kPackThreads;  // of a thread
-  static constexpr int kPitch = kHopperRowBytes + 16;  // of a row in shared memory
+  static constexpr int kPieces = kPackRows * (kSm90RowBytes / 16) / kPackThreads;  // of a thread
+  static constexpr int kPitch = kSm90RowBytes + 16;  // of a row in shared memory
   static constexpr int kNoChannel = -(1 << 30);  // below every channel of a group
 
  public:
@@ -104,7 +104,7 @@ class PackBlock {
     ends.channel = row.exists && merged < plan.merge ? -merged * p.source_channels : kNoChannel;
     ends.to = -1;
     if (row.exists && p.slots[0][row.h].slots > 0 && p.slots[1][row.w].slots > 0) {
-      ends.to = stage_of(row) + row_of<T>(plan, row.m % kHopperTileM, 0) * plan.row_bytes +
+      ends.to = stage_of(row) + row_of<T>(plan, row.m % kSm90TileM, 0) * plan.row_bytes +
                 static_cast<int64_t>(p.slots[1][row.w].slot) * plan.stage_bytes;
     }
     rows_[threadIdx.x] = ends;
@@ -219,12 +219,12 @@ class PackBlock {
     return {m, h, tap - h * static_cast<int>(p.kernel_w.divisor),
             row < p.block_rows && tap < p.taps && m < plan.tile_m};
   }
-  static constexpr int tile_bytes(int row_bytes) { return kHopperTileM * row_bytes; }
+  static constexpr int tile_bytes(int row_bytes) { return kSm90TileM * row_bytes; }
   // Bytes from the packed weights to the tile of 64 rows that holds a row of operand A, in the stage of slot 0.
   __device__ __forceinline__ int64_t stage_of(const Row& row) const {
     const int64_t stage = p.slots[0][row.h].stage + p.slots[1][row.w].stage + chunk_ * p.chunk_stages;
     return (group_ * plan.m_tiles + m_tile_) * plan.column_bytes + stage * plan.stage_bytes +
-           row.m / kHopperTileM * (tile_bytes(plan.row_bytes) * kParts);
+           row.m / kSm90TileM * (tile_bytes(plan.row_bytes) * kParts);
   }
 
   // to: of the row. Its tile begins at a multiple of 1,024 bytes, the period of the swizzle.
@@ -243,7 +243,7 @@ class PackBlock {
   __device__ __forceinline__ void store_folded(const Row& row, int piece, uint4 value) const {
     const TapSlot w = p.slots[1][row.w];
     for (int f = 0; f < plan.tile.fold; ++f) {
-      const int64_t first = stage_of(row) + row_of<T>(plan, row.m % kHopperTileM, f) * plan.row_bytes;
+      const int64_t first = stage_of(row) + row_of<T>(plan, row.m % kSm90TileM, f) * plan.row_bytes;
       const auto store = [&](int u, uint4 stored) {
         store_piece(first + static_cast<int64_t>(u) * plan.stage_bytes, piece, stored);
       };
@@ -258,7 +258,7 @@ class PackBlock {
   }
 
   const PackParams<T>& p;
-  const HopperConvPlan& plan;
+  const IgemmSm90Plan& plan;
   unsigned char* shared_;
   Ends* rows_;
   int pieces_;  // of a row
@@ -310,4 +310,4 @@ __global__ void __launch_bounds__(kPackThreads) prepare_kernel(const __grid_cons
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

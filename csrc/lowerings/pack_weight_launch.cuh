@@ -13,29 +13,29 @@
 namespace deconv {
 
 // The workspace: packed weights, the repacked source and the flag for sums that are not finite.
-inline unsigned char* repacked_at(const HopperConvPlan& plan, const Operands& operands) {
+inline unsigned char* repacked_at(const IgemmSm90Plan& plan, const Operands& operands) {
   return static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
 }
-inline int* not_finite_at(const HopperConvPlan& plan, const Operands& operands) {
+inline int* not_finite_at(const IgemmSm90Plan& plan, const Operands& operands) {
   return reinterpret_cast<int*>(repacked_at(plan, operands) + plan.repacked_bytes);
 }
 
 // Parameters and blocks of a launch that packs weights.
 template <class T>
 struct Packing {
-  hopper::PackParams<T> params;
+  sm90::PackParams<T> params;
   int64_t blocks;
 };
 
 // problem: with the taps that the plan sees, groups not merged; original: the caller's; classes: of source channels, in
 // the order of a k_block (families/igemm_sm90/plan_1tap.h).
 template <class T>
-Packing<T> describe_packing(const Problem& problem, const Problem& original, const HopperConvPlan& plan,
+Packing<T> describe_packing(const Problem& problem, const Problem& original, const IgemmSm90Plan& plan,
                             const Operands& operands, int classes = 1) {
-  hopper::PackParams<T> p{};
+  sm90::PackParams<T> p{};
   const Correlation c = correlation(problem);
   set_weight<T>(p, original, operands);
-  if (plan.source == HopperSource::kIm2col) {
+  if (plan.source == Sm90Source::kIm2col) {
     p.channel_taps = divide_by(static_cast<int>(original.axis[0].kernel * original.axis[1].kernel));
     p.channel_tap_step = im2col_tap_step(original);
   }
@@ -52,18 +52,18 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   // Stages from one index to the next, in the order of pack_weight.cuh.
   const int phases = plan.tile.phases, across = (plan.phases_w + phases - 1) / phases;
   const int of_phase = plan.slots_h * plan.slots_w, of_plane = plan.chunks * phases * of_phase;
-  for (const HopperTap& tap : hopper_taps(geometry(problem, 0), plan, false)) {
+  for (const Sm90Tap& tap : sm90_taps(geometry(problem, 0), plan, false)) {
     const int plane = (tap.phase * across * plan.planes_h + tap.plane) * plan.planes_w;
     p.slots[0][tap.k] = {plane * of_plane + tap.slot * plan.slots_w, static_cast<int16_t>(tap.slot),
                          static_cast<int16_t>(tap.slots)};
   }
-  for (const HopperTap& tap : hopper_taps(geometry(problem, 1), plan, true)) {
+  for (const Sm90Tap& tap : sm90_taps(geometry(problem, 1), plan, true)) {
     const int plane = tap.phase / phases * plan.planes_h * plan.planes_w + tap.plane;
     p.slots[1][tap.k] = {plane * of_plane + tap.phase % phases * of_phase, static_cast<int16_t>(tap.slot),
                          static_cast<int16_t>(tap.slots)};
   }
   p.chunk_stages = phases * of_phase;
-  p.pieces_shift = plan.row_bytes == kHopperRowBytes ? 3 : 2;
+  p.pieces_shift = plan.row_bytes == kSm90RowBytes ? 3 : 2;
   p.classes = classes;
   p.class_pieces = divide_by((1 << p.pieces_shift) / classes);
   const int kernel_w = static_cast<int>(problem.axis[1].kernel);
@@ -73,8 +73,8 @@ Packing<T> describe_packing(const Problem& problem, const Problem& original, con
   p.channels_fastest = (p.channel_taps.divisor > 1 ? std::min(p.weight_c, p.channel_tap_step) : p.weight_c) <
                        std::min(next_tap, p.weight_m);
   const auto shared_out = [&](int fastest, int slower, int& block_fastest, int& block_slower) {
-    block_fastest = std::min(fastest, hopper::kPackRows);
-    block_slower = std::min(slower, hopper::kPackRows / block_fastest);
+    block_fastest = std::min(fastest, sm90::kPackRows);
+    block_slower = std::min(slower, sm90::kPackRows / block_fastest);
   };
   p.taps_fastest ? shared_out(p.taps, plan.tile_m, p.block_taps, p.block_m)
                  : shared_out(plan.tile_m, p.taps, p.block_m, p.block_taps);

@@ -77,16 +77,16 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
   }
 }
 
-inline constexpr int kTurnedFloats = 8192;   // of a block, in shared memory
-inline constexpr int kTurnedChannels = 64;  // output channels of a block
+inline constexpr int kTransposedFloats = 8192;   // of a block, in shared memory
+inline constexpr int kTransposedChannels = 64;  // output channels of a block
 
-// The same for few splits where taps are adjacent in the result: a block transposes kTurnedChannels output channels
+// The same for few splits where taps are adjacent in the result: a block transposes kTransposedChannels output channels
 // with all their taps in shared memory.
 template <class T>
 __global__ void __launch_bounds__(kAddSplitsThreads, 4)
-    add_weight_splits_turned(const __grid_constant__ AddSplitsParams<T> p) {
-  constexpr int kWidth = 4, kPacks = kTurnedChannels / kWidth, kRows = kAddSplitsThreads / kPacks;
-  __shared__ float sums[kTurnedFloats];
+    add_weight_splits_transposed(const __grid_constant__ AddSplitsParams<T> p) {
+  constexpr int kWidth = 4, kPacks = kTransposedChannels / kWidth, kRows = kAddSplitsThreads / kPacks;
+  __shared__ float sums[kTransposedFloats];
   const int taps = static_cast<int>(p.taps.divisor), pitch = taps | 1;
   int64_t rest = blockIdx.x;
   const auto take = [&](int count) {
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(kAddSplitsThreads, 4)
     rest = quotient;
     return digit;
   };
-  const int first = take((p.channels_n + kTurnedChannels - 1) / kTurnedChannels) * kTurnedChannels,
+  const int first = take((p.channels_n + kTransposedChannels - 1) / kTransposedChannels) * kTransposedChannels,
             m = take(p.channels_m);
   const int64_t group = rest, plane = static_cast<int64_t>(p.padded_m) * p.padded_n;
   const int64_t split = p.groups * taps * plane;
-  const int count = min(kTurnedChannels, p.channels_n - first), n = threadIdx.x % kPacks * kWidth;
+  const int count = min(kTransposedChannels, p.channels_n - first), n = threadIdx.x % kPacks * kWidth;
   await_predecessors();  // the partial sums are complete
   const float* const partial = p.partial + group * taps * plane + static_cast<int64_t>(m) * p.padded_n + first + n;
 #pragma unroll 2

@@ -44,9 +44,10 @@ cudaError_t launch_add_splits(const Problem& problem, const Params& p, int split
   add.taps = divide_by(taps);
   if constexpr (sizeof(AccumulatorOf<T>) == 4) {
     const bool taps_adjacent = add.result_w == 1 && add.result_h == add.kernel_w && add.result_n == taps && taps > 1;
-    if (taps_adjacent && padded_n % kWidth == 0 && add.slices == 1 && (taps | 1) * kTurnedChannels <= kTurnedFloats) {
-      const int64_t of_m = (add.channels_n + kTurnedChannels - 1) / kTurnedChannels;
-      return launch_kernel(add_weight_splits_turned<T>, of_m * add.channels_m * add.groups, kAddSplitsThreads, 0,
+    if (taps_adjacent && padded_n % kWidth == 0 && add.slices == 1 &&
+        (taps | 1) * kTransposedChannels <= kTransposedFloats) {
+      const int64_t of_m = (add.channels_n + kTransposedChannels - 1) / kTransposedChannels;
+      return launch_kernel(add_weight_splits_transposed<T>, of_m * add.channels_m * add.groups, kAddSplitsThreads, 0,
                            stream, add, start);
     }
   }

@@ -33,7 +33,7 @@ Device query(int index) {
     return cudaDeviceGetAttribute(&value, which, index) == cudaSuccess ? value : 0;
   };
   device.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
-#ifdef DECONV_HOPPER
+#ifdef DECONV_SM90
   device.has_wgmma = device.capability == 90;
 #else
   device.has_wgmma = false;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32) copy_kernel(const __grid_constant__ Exampl
   const uint32_t own = shared_address(words) + threadIdx.x * 4;
   for (int row = 0; row < 96; ++row) {
     if (p.mistake != Mistake::kUnwritten || row > 0) words[threadIdx.x] = p.source[row * 32 + threadIdx.x];
-    p.copy[row * 32 + threadIdx.x] = load_shared_4(p.mistake == Mistake::kBehindArray ? own + 4 : own);
+    p.copy[row * 32 + threadIdx.x] = load_shared(p.mistake == Mistake::kBehindArray ? own + 4 : own);
   }
 }
 
@@ -40,55 +40,55 @@ __global__ void __launch_bounds__(160) example_kernel(const __grid_constant__ Ex
     barrier_init(full, p.mistake == Mistake::kDeadlock ? 2 : 1);
     barrier_init(empty, 4);
     barrier_init(added, 1);
-    hopper::barrier_init_fence();
+    sm90::barrier_init_fence();
   }
   if (p.mistake != Mistake::kNoSync) __syncthreads();
-  if (p.mistake == Mistake::kTooManyRegisters) hopper::take_registers<256>();
+  if (p.mistake == Mistake::kTooManyRegisters) sm90::take_registers<256>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == 4) {
     if (p.mistake != Mistake::kReadsEarly) await_predecessors();
     if (lane == 0) {
-      hopper::barrier_arrive_expecting(added, p.mistake == Mistake::kExpectsTooMuch ? 2 * kRowBytes : kRowBytes);
-      hopper::copy_bulk(base + kAddedAt, p.copy, kRowBytes, added);
+      sm90::barrier_arrive_expecting(added, p.mistake == Mistake::kExpectsTooMuch ? 2 * kRowBytes : kRowBytes);
+      sm90::copy_bulk(base + kAddedAt, p.copy, kRowBytes, added);
     }
     for (int row = 0; row < 96; ++row) {
-      const uint32_t at = base + hopper::swizzled(row * kRowBytes + lane * 4);
+      const uint32_t at = base + sm90::swizzled(row * kRowBytes + lane * 4);
       if (row >= 64) {
         copy_4(p.mistake == Mistake::kMisaligned && row == 95 ? at + 2 : at, p.copy + row * 32 + lane);
       } else {
-        store_shared_4(at, p.copy[row * 32 + lane]);
+        store_shared(at, p.copy[row * 32 + lane]);
       }
     }
     copy_commit();
     if (p.mistake != Mistake::kNoWait) copy_wait<0>();
     if (p.mistake == Mistake::kReadsEarly) await_predecessors();
-    if (p.mistake != Mistake::kNoFence) hopper::fence_to_async_proxy();
+    if (p.mistake != Mistake::kNoFence) sm90::fence_to_async_proxy();
     __syncwarp();
     if (lane == 0) barrier_arrive(full);
     if (p.mistake != Mistake::kOverwritesEarly) barrier_wait(empty, 0);
     copy_wait<0>();
-    for (int row = 0; row < 96; ++row) store_shared_4(base + row * kRowBytes + lane * 4, 0);
-    hopper::fence_to_async_proxy();
+    for (int row = 0; row < 96; ++row) store_shared(base + row * kRowBytes + lane * 4, 0);
+    sm90::fence_to_async_proxy();
     return;
   }
   barrier_wait(full, 0);
   float sum[16] = {};
-  hopper::mma_pin(sum);
-  hopper::mma_fence();
+  sm90::wgmma_pin(sum);
+  sm90::wgmma_fence();
   const uint32_t second = p.mistake == Mistake::kOutside ? 1 << 17 : 64 * kRowBytes;
   for (int k = 0; k < 4; ++k) {
-    hopper::Mma<float, 32>::issue(sum, hopper::tile_descriptor(base, 8 * kRowBytes) + 2 * k,
-                                  hopper::tile_descriptor(base + second, 8 * kRowBytes) + 2 * k, k > 0);
+    sm90::Wgmma<float, 32>::issue(sum, sm90::tile_descriptor(base, 8 * kRowBytes) + 2 * k,
+                                  sm90::tile_descriptor(base + second, 8 * kRowBytes) + 2 * k, k > 0);
   }
-  hopper::mma_commit();
-  if (p.mistake != Mistake::kReleasesEarly) hopper::mma_wait<0>();
+  sm90::wgmma_commit();
+  if (p.mistake != Mistake::kReleasesEarly) sm90::wgmma_wait<0>();
   if (lane == 0) barrier_arrive(empty);
-  hopper::mma_wait<0>();
-  hopper::mma_pin(sum);
+  sm90::wgmma_wait<0>();
+  sm90::wgmma_pin(sum);
   if (p.mistake != Mistake::kReadsBulkEarly) barrier_wait(added, 0);
   for (int i = 0; i < 16; ++i) {
     const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    p.result[row * 32 + column] = sum[i] + __uint_as_float(load_shared_4(base + kAddedAt + column * 4));
+    p.result[row * 32 + column] = sum[i] + __uint_as_float(load_shared(base + kAddedAt + column * 4));
   }
   barrier_wait(added, 0);  // before the block ends
 #endif

@@ -760,13 +760,13 @@ Tile tile_of(uint64_t descriptor) {
 }
 
 // The elements in 16 bytes.
-void widen(MmaType type, const unsigned char* from, float* values) {
+void widen(WgmmaType type, const unsigned char* from, float* values) {
   static const std::vector<float> halves = [] {
     std::vector<float> all(1 << 16);
     for (uint32_t bits = 0; bits < all.size(); ++bits) all[bits] = float_of_half(static_cast<uint16_t>(bits));
     return all;
   }();
-  if (type == MmaType::kTf32) {
+  if (type == WgmmaType::kTf32) {
     uint32_t bits[4];
     std::memcpy(bits, from, 16);
     for (int i = 0; i < 4; ++i) values[i] = float_of(bits[i] & 0xFFFFE000u);
@@ -774,12 +774,12 @@ void widen(MmaType type, const unsigned char* from, float* values) {
   }
   uint16_t bits[8];
   std::memcpy(bits, from, 16);
-  for (int i = 0; i < 8; ++i) values[i] = type == MmaType::kHalf ? halves[bits[i]] : float_of_bfloat(bits[i]);
+  for (int i = 0; i < 8; ++i) values[i] = type == WgmmaType::kHalf ? halves[bits[i]] : float_of_bfloat(bits[i]);
 }
-int piece_elements(MmaType type) { return type == MmaType::kTf32 ? 4 : 8; }
+int piece_elements(WgmmaType type) { return type == WgmmaType::kTf32 ? 4 : 8; }
 
 // The 16 bytes of a tile in which byte `linear` lies, widened; NaN if they were not fenced.
-void load_piece(const Tile& tile, MmaType type, uint32_t linear, float* values) {
+void load_piece(const Tile& tile, WgmmaType type, uint32_t linear, float* values) {
   const uint32_t place = (linear ^ ((linear >> 3) & tile.swizzle)) & ~15u;
   const unsigned char* const at = at_shared(place, 16);
   if (is_fenced(place)) {
@@ -790,7 +790,7 @@ void load_piece(const Tile& tile, MmaType type, uint32_t linear, float* values) 
 }
 
 // 32 bytes of the sum's dimension of row `row`.
-void row_of(const Tile& tile, MmaType type, bool major, int row, float (&values)[16]) {
+void row_of(const Tile& tile, WgmmaType type, bool major, int row, float (&values)[16]) {
   const uint32_t at = static_cast<uint32_t>(row);
   if (!major) {
     const uint32_t linear = tile.address + at / 8 * tile.group_bytes + at % 8 * (tile.swizzle + 16);
@@ -798,7 +798,7 @@ void row_of(const Tile& tile, MmaType type, bool major, int row, float (&values)
     load_piece(tile, type, linear + 16, values + piece_elements(type));
     return;
   }
-  if (type == MmaType::kTf32) fail("wgmma along rows of TF32");
+  if (type == WgmmaType::kTf32) fail("wgmma along rows of TF32");
   const uint32_t row_bytes = tile.swizzle + 16, elements = row_bytes / 2;
   const uint32_t first = tile.address + at / elements * tile.leading_bytes + at % elements * 2;
   for (uint32_t k = 0; k < 16; ++k) {
@@ -809,7 +809,7 @@ void row_of(const Tile& tile, MmaType type, bool major, int row, float (&values)
 }
 
 // 32 bytes of registers.
-void elements_of(MmaType type, const uint32_t (&words)[8], float (&values)[16]) {
+void elements_of(WgmmaType type, const uint32_t (&words)[8], float (&values)[16]) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(words);
   widen(type, bytes, values);
   widen(type, bytes + 16, values + piece_elements(type));
@@ -864,7 +864,7 @@ void multiply_later(const void* instruction, WarpgroupProduct product, const uin
   }
 }
 
-void multiply_now(const void* instruction, MmaType type, float* const (&sums)[4], const uint32_t (&a)[4],
+void multiply_now(const void* instruction, WgmmaType type, float* const (&sums)[4], const uint32_t (&a)[4],
                   const uint32_t (&b)[2]) {
   Words words{};
   std::copy(a, a + 4, words.word);
@@ -872,7 +872,7 @@ void multiply_now(const void* instruction, MmaType type, float* const (&sums)[4]
   for (int i = 0; i < 4; ++i) words.word[6 + i] = bits_of(*sums[i]);
   words.word[10] = static_cast<uint32_t>(type);
   words = meet(instruction, words, [](Words(&lanes)[32]) {
-    const auto of_type = static_cast<MmaType>(lanes[0].word[10]);
+    const auto of_type = static_cast<WgmmaType>(lanes[0].word[10]);
     const auto row = [&](int lane, int first, int second, float (&values)[16]) {  // of a quad's words
       uint32_t quad[8];
       for (int t = 0; t < 4; ++t) {

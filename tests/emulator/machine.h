@@ -158,9 +158,9 @@ struct TensorMapRequest {
 bool encode_tensor_map(TensorMap& map, const TensorMapRequest& request);
 
 // wgmma: this thread's part of acc[64 x n] (+)= a * b, by a number for the types: TF32, half, bfloat16.
-enum class MmaType { kTf32, kHalf, kBfloat };
+enum class WgmmaType { kTf32, kHalf, kBfloat };
 struct WarpgroupProduct {
-  MmaType type;
+  WgmmaType type;
   int n;
   bool a_in_registers, a_major, b_major, accumulate;  // major: along the rows, not along the sum
   uint64_t a, b;  // descriptors
@@ -172,7 +172,7 @@ void multiply_later(const void* instruction, WarpgroupProduct product, const uin
 void commit_products();
 void wait_products(int groups);
 // mma.sync: 16 x 8 sums of a warp.
-void multiply_now(const void* instruction, MmaType type, float* const (&sums)[4], const uint32_t (&a)[4],
+void multiply_now(const void* instruction, WgmmaType type, float* const (&sums)[4], const uint32_t (&a)[4],
                   const uint32_t (&b)[2]);
 
 }  // namespace emulator

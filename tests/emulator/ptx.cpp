@@ -307,7 +307,7 @@ void read_opcode(Instruction& i) {
   i.count = i.has("v4") ? 4 : i.has("v2") ? 2 : 1;
   i.global = i.has("global");
   i.transposed = i.has("trans");
-  i.type = i.has("tf32") ? MmaType::kTf32 : i.has("bf16") ? MmaType::kBfloat : MmaType::kHalf;
+  i.type = i.has("tf32") ? WgmmaType::kTf32 : i.has("bf16") ? WgmmaType::kBfloat : WgmmaType::kHalf;
   for (const std::string& word : i.opcode) {
     if (word.compare(0, 4, "m64n") == 0) i.columns = std::atoi(word.c_str() + 4);
   }

@@ -53,7 +53,7 @@ struct Instruction {
   unsigned bytes = 0, count = 1;
   bool global = false, transposed = false;
   int columns = 0;
-  MmaType type = MmaType::kHalf;
+  WgmmaType type = WgmmaType::kHalf;
 
   bool has(const char* word) const {
     for (const std::string& one : opcode) {

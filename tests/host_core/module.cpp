@@ -36,8 +36,8 @@ Problem problem_of(Direction direction, DType dtype, const Sizes& first, const S
 
 // The plan inside a lowering's, or none.
 const Plan* inner(const Plan& plan) {
-  if (const auto* blocks = plan.get_if<SubpixelPlan>()) return blocks->inner.get();
-  if (const auto* merged = plan.get_if<MergedPlan>()) return merged->inner.get();
+  if (const auto* blocks = plan.get_if<SubPixelPlan>()) return blocks->inner.get();
+  if (const auto* merged = plan.get_if<GroupMergePlan>()) return merged->inner.get();
   return nullptr;
 }
 
@@ -61,9 +61,9 @@ std::optional<std::array<int64_t, 3>> split(const Plan& plan) {
 
 // The instance of the kernel's template, where plans of one type have many.
 std::optional<std::vector<int>> instance(const Plan& plan) {
-  const auto* p = plan.get_if<HopperConvPlan>();
+  const auto* p = plan.get_if<IgemmSm90Plan>();
   if (!p) return std::nullopt;
-  const bool major_m = p->weights == HopperWeights::kMajorM;
+  const bool major_m = p->weights == Sm90Weights::kMajorM;
   return std::vector<int>{p->tile.groups, p->tile.phases, p->tile.fold,
                           p->parts,       p->row_bytes,   static_cast<int>(p->source),
                           p->split > 1,   major_m,        p->to_blocks};
@@ -147,7 +147,7 @@ PYBIND11_MODULE(_host_core, m) {
       .def_property_readonly("kernel", &kernel)
       .def_property_readonly("inner", &inner, py::return_value_policy::reference_internal)
       .def_property_readonly("instance", &instance)
-      .def_property_readonly("split", &split<MmaWeightPlan, HopperWeightTensorPlan, HopperWeightTurnedPlan>)
+      .def_property_readonly("split", &split<WgradSm80Plan, WgradSsPlan, WgradRsNhwcPlan>)
       .def_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_readonly("estimate_ms", &Plan::estimate_ms)
       .def_property_readonly("launch", [](const Plan& plan) { return plan.tile->launch_description(); })

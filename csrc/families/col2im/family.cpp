@@ -12,7 +12,7 @@ void plan(Search& search) {
     search.consider(planner(search.problem, search.device, search.considered));
   };
   consider("sm80", plan_col2im_conv);
-  consider("sm90", plan_col2im_hopper);
+  consider("sm90", plan_col2im_sm90);
 }
 
 std::string describe(const Col2imWalk& walk, int threads, int chunks, int shared_bytes) {
@@ -28,8 +28,8 @@ std::string describe(const Col2imWalk& walk, int threads, int chunks, int shared
 std::string describe_launch(const Col2imConvPlan& plan) {
   return describe(plan, col2im_threads(plan.parts), plan.chunks, plan.shared_bytes);
 }
-std::string describe_launch(const Col2imHopperPlan& plan) {
-  return describe(plan, kCol2imHopperThreads, plan.chunks, plan.shared_bytes);
+std::string describe_launch(const Col2imSm90Plan& plan) {
+  return describe(plan, kCol2imSm90Threads, plan.chunks, plan.shared_bytes);
 }
 
 Family col2im_family() { return {"col2im", {"sm80", "sm90"}, plan}; }

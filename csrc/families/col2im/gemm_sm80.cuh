@@ -21,7 +21,7 @@
 #include "families/col2im/params.cuh"
 #include "families/col2im/scatter_add.cuh"
 
-namespace deconv::col2im_family {
+namespace deconv::col2im {
 
 // Named barriers.
 inline constexpr int kPrepared = 1, kOffsets = 2;
@@ -143,7 +143,7 @@ class ConvBlock {
   __device__ __forceinline__ void clear_source() const {
     for (int at = kCol2imUnitBytes * threadIdx.x; at < plan.slots * plan.slot_bytes;
          at += kCol2imUnitBytes * kThreads) {
-      store_shared_16(source + at, make_uint4(0, 0, 0, 0));
+      store_shared(source + at, make_uint4(0, 0, 0, 0));
     }
   }
 
@@ -220,7 +220,7 @@ class ConvBlock {
           } else if (p.vector_source) {
             copy_units(image, thread, chunk, to);
           } else {
-            gather_units(image, thread, chunk, to);
+            simt_units(image, thread, chunk, to);
           }
           barrier_arrive_with_copies(ring.full_barrier());
           barrier_arrive(ring.full_barrier());  // for what was gathered
@@ -282,7 +282,7 @@ class ConvBlock {
     }
   }
 
-  __device__ __forceinline__ void gather_units(const T* image, int thread, int chunk, uint32_t to) const {
+  __device__ __forceinline__ void simt_units(const T* image, int thread, int chunk, uint32_t to) const {
     const int units = 2 * plan.depth_steps, staged = plan.rows * plan.pitch;
     for (int unit = 0; unit < units; ++unit) {
       const int c = (chunk * units + unit) * kUnit;
@@ -295,7 +295,7 @@ class ConvBlock {
         for (int i = 0; i < kUnit; ++i, from += p.source_c) {
           if (offset >= 0 && c + i < p.source_channels) values.value[i] = *from;
         }
-        store_shared_16(to + unit_at(pixel, unit), *reinterpret_cast<const uint4*>(&values));
+        store_shared(to + unit_at(pixel, unit), *reinterpret_cast<const uint4*>(&values));
       }
     }
   }
@@ -351,8 +351,8 @@ class ConvBlock {
       const uint32_t at = slot + (step * kDepth + lane % 4) * pitch + 4 * (warp_pixel + lane / 4);
 #pragma unroll
       for (int j = 0; j < kPixelTiles; ++j) {
-        b[j][0] = load_shared_4(at + 32 * j);
-        b[j][1] = load_shared_4(at + 32 * j + 4 * pitch);
+        b[j][0] = load_shared(at + 32 * j);
+        b[j][1] = load_shared(at + 32 * j + 4 * pitch);
       }
     } else {
 #pragma unroll
@@ -449,4 +449,4 @@ class ConvBlock {
   }
 };
 
-}  // namespace deconv::col2im_family
+}  // namespace deconv::col2im

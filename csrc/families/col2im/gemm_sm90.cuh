@@ -14,32 +14,32 @@
 #include "families/col2im/scatter_add.cuh"
 #include "families/igemm_sm90/load_weight.cuh"
 
-namespace deconv::col2im_family {
+namespace deconv::col2im {
 
 template <class T>
-struct HopperParams {
+struct Sm90Params {
   CUtensorMap source_map;
   Divisor of_channel;  // weights of a block: taps of its channels
-  ConvParams<T, Col2imHopperPlan> conv;
+  ConvParams<T, Col2imSm90Plan> conv;
 };
 
 template <class T, bool kPlanes>
-class HopperBlock {
+class Sm90Block {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kWarpgroups = kCol2imWarpgroups, kMultiplyWarps = 4 * kWarpgroups;
   static constexpr int kProducts = kCol2imChunkBytes / 32;  // of a chunk: 32 bytes of channels each
   static constexpr int kChannels = 32 / kSize;  // of one of them
   static constexpr int kChunk = kCol2imChunkBytes / kSize;  // channels
-  static constexpr int kPrepareThreads = 32 * (kMultiplyWarps + kCol2imHopperAddWarps);
+  static constexpr int kPrepareThreads = 32 * (kMultiplyWarps + kCol2imSm90AddWarps);
   static constexpr int kPrepared = 1;  // a named barrier
   static constexpr int kMultiplyRegisters = 120, kOtherRegisters = 80;  // of a thread
 
  public:
-  using Params = HopperParams<T>;
+  using Params = Sm90Params<T>;
   static constexpr bool kHopper = true;
-  static constexpr int kThreads = kCol2imHopperThreads;
+  static constexpr int kThreads = kCol2imSm90Threads;
 
-  __device__ __forceinline__ HopperBlock(const HopperParams<T>& params, unsigned char* shared)
+  __device__ __forceinline__ Sm90Block(const Sm90Params<T>& params, unsigned char* shared)
       : p(params.conv),
         plan(params.conv.plan),
         source_map(&params.source_map),
@@ -53,23 +53,23 @@ class HopperBlock {
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      products.init_barriers(1, kMultiplyWarps, 32 * kMultiplyWarps, 32 * kCol2imHopperAddWarps);
-      hopper::barrier_init_fence();
+      products.init_barriers(1, kMultiplyWarps, 32 * kMultiplyWarps, 32 * kCol2imSm90AddWarps);
+      sm90::barrier_init_fence();
     }
     __syncthreads();
     if (warp < kMultiplyWarps) {
-      hopper::take_registers<kMultiplyRegisters>();
+      sm90::take_registers<kMultiplyRegisters>();
       prepare();
       multiply();
     } else {
-      hopper::leave_registers<kOtherRegisters>();
-      if (warp == kMultiplyWarps + kCol2imHopperAddWarps) {
+      sm90::leave_registers<kOtherRegisters>();
+      if (warp == kMultiplyWarps + kCol2imSm90AddWarps) {
         if (lane == 0) bring();
         return;
       }
       prepare();
-      AddingWarp<ConvParams<T, Col2imHopperPlan>, kCol2imHopperAddWarps, kCol2imHopperMostUnits>(
-          p, products, share, warp - kMultiplyWarps, lane)
+      AddingWarp<ConvParams<T, Col2imSm90Plan>, kCol2imSm90AddWarps, kCol2imSm90MostUnits>(p, products, share,
+                                                                                           warp - kMultiplyWarps, lane)
           .run();
     }
   }
@@ -79,7 +79,7 @@ class HopperBlock {
   __device__ __forceinline__ void prepare() const {
     products.prepare(p, share, kPrepareThreads);
     const T* const from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
-    hopper::fill_operand_b<T, kPrepareThreads>(
+    sm90::fill_operand_b<T, kPrepareThreads>(
         weights, plan.chunks, plan.operand_rows * kCol2imChunkBytes, p.source_channels, of_channel, kPrepared,
         [&](int c, int row) { return from[c * p.weight_c + weight_of_row(p, row)]; }, [](int row) { return row; });
   }
@@ -93,10 +93,10 @@ class HopperBlock {
       for (int step = 0; step < plan.steps; ++step, h += plan.rows) {
         for (int chunk = 0; chunk < plan.chunks; ++chunk, ring.advance()) {
           ring.wait_empty();
-          hopper::barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes());
+          sm90::barrier_arrive_expecting(ring.full_barrier(), plan.stage_bytes());
           const int c = chunk * kChunk;
-          hopper::copy_tensor(source + ring.slot * plan.slot_bytes, source_map, ring.full_barrier(), kPlanes ? w : c,
-                              kPlanes ? c : w, h, place.n, share.group);
+          sm90::copy_tensor(source + ring.slot * plan.slot_bytes, source_map, ring.full_barrier(), kPlanes ? w : c,
+                            kPlanes ? c : w, h, place.n, share.group);
         }
       }
     }
@@ -143,13 +143,13 @@ class HopperBlock {
       load_transposed_matrices(a, at + words.half[0]);
     } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) a[j] = hopper::load_shared(at + words.half[j % 2] + j / 2 * 4 * channel_pitch());
+      for (int j = 0; j < 4; ++j) a[j] = load_shared(at + words.half[j % 2] + j / 2 * 4 * channel_pitch());
     }
   }
 
   template <int kN>
   __device__ __forceinline__ void multiply_all() const {
-    constexpr int kTiles = col2im_hopper_tiles(kN);
+    constexpr int kTiles = col2im_sm90_tiles(kN);
     const int warpgroup = warp / 4;
     Words words[kTiles];
     int place[kTiles][2];  // of a lane's products, from the step's first; -1: nobody wants them
@@ -170,44 +170,44 @@ class HopperBlock {
 #pragma unroll 1
       for (int step = 0; step < plan.steps; ++step) {
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) hopper::mma_pin(acc[i]);
+        for (int i = 0; i < kTiles; ++i) sm90::wgmma_pin(acc[i]);
         int held = -1;  // the slot whose products may be under way
 #pragma unroll 1
         for (int chunk = 0; chunk < plan.chunks; ++chunk) {
           ring.wait_full();
           const uint32_t stage = source + ring.slot * plan.slot_bytes;
-          const uint64_t b = hopper::tile_descriptor(weights + chunk * kN * kCol2imChunkBytes, 8 * kCol2imChunkBytes);
+          const uint64_t b = sm90::tile_descriptor(weights + chunk * kN * kCol2imChunkBytes, 8 * kCol2imChunkBytes);
 #pragma unroll
           for (int k = 0; k < kProducts; ++k) {
             if constexpr (kPlanes) {
 #pragma unroll
               for (int i = 0; i < kTiles; ++i) gather(a[k % 2][i], words[i], stage, k);
             }
-            hopper::mma_fence();
+            sm90::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < kTiles; ++i) {
               const int accumulate = k > 0 || chunk > 0;
               if constexpr (kPlanes) {
-                hopper::MmaFromRegisters<T, kN, false>::issue(acc[i], a[k % 2][i], b + 2 * k, accumulate);
+                sm90::WgmmaRs<T, kN, false>::issue(acc[i], a[k % 2][i], b + 2 * k, accumulate);
               } else {
                 const uint32_t tile = stage + (warpgroup + kWarpgroups * i) * 64 * kCol2imChunkBytes;
-                hopper::Mma<T, kN>::issue(acc[i], hopper::tile_descriptor(tile, 8 * kCol2imChunkBytes) + 2 * k,
-                                          b + 2 * k, accumulate);
+                sm90::Wgmma<T, kN>::issue(acc[i], sm90::tile_descriptor(tile, 8 * kCol2imChunkBytes) + 2 * k, b + 2 * k,
+                                          accumulate);
               }
             }
-            hopper::mma_commit();
-            hopper::mma_wait<1>();  // those before are done, so their operands are free
+            sm90::wgmma_commit();
+            sm90::wgmma_wait<1>();  // those before are done, so their operands are free
             if (k == 0) ring.release_if(lane == 0 && held >= 0, max(held, 0));
           }
           held = ring.slot;
           ring.advance();
         }
-        hopper::mma_wait<0>();
+        sm90::wgmma_wait<0>();
         ring.release_if(lane == 0, held);
         kept.wait_empty();
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          hopper::mma_pin(acc[i]);
+          sm90::wgmma_pin(acc[i]);
           keep_products<kN>(acc[i], place[i], row * plan.pitch);
         }
         barrier_arrive(kept.full_barrier());
@@ -237,15 +237,15 @@ class HopperBlock {
       for (int j = 0; j < kN / 8; ++j) {
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
-          hopper::store_shared_if(8 * j + first + b < share.rows, to + (8 * j + b) * pitch,
-                                  __float_as_uint(acc[4 * j + 2 * half + b]));
+          store_shared_if(8 * j + first + b < share.rows, to + (8 * j + b) * pitch,
+                          __float_as_uint(acc[4 * j + 2 * half + b]));
         }
       }
     }
   }
 
-  const ConvParams<T, Col2imHopperPlan>& p;
-  const Col2imHopperPlan& plan;
+  const ConvParams<T, Col2imSm90Plan>& p;
+  const Col2imSm90Plan& plan;
   const CUtensorMap* source_map;
   const Divisor of_channel;
   const Share share;
@@ -255,4 +255,4 @@ class HopperBlock {
   const uint32_t weights;  // shared
 };
 
-}  // namespace deconv::col2im_family
+}  // namespace deconv::col2im

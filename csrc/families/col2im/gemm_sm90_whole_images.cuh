@@ -9,16 +9,16 @@
 #pragma once
 
 #include "core/divisor.h"
+#include "device/memory.cuh"
 #include "device/mma_sm80.cuh"
-#include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/col2im/plan_whole_images.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-struct FoldedParams {
+struct WholeImagesParams {
   CUtensorMap source_map, weight_map;
   const T* bias;
   T* result;
@@ -26,15 +26,15 @@ struct FoldedParams {
   int batch, result_channels;  // of a group
   Divisor height;  // of the source
   Divisor columns, m_tiles;
-  HopperFoldedPlan plan;
+  WholeImagesPlan plan;
 };
 
 template <class T, int kPixels>
-class FoldedBlock {
-  static constexpr int kMultiplyWarps = 4 * kFoldedWarpgroups;
-  static constexpr int kProducts = kFoldedChunk / 16;  // of a chunk
-  static constexpr int kRowBytes = (kPixels + kFoldedPitch) * 4;  // of sums
-  static constexpr int kBlockBytes = kFoldedChunk * 128;  // of a chunk of 64 rows of operand A, or 64 pixels
+class WholeImagesBlock {
+  static constexpr int kMultiplyWarps = 4 * kWholeImagesWarpgroups;
+  static constexpr int kProducts = kWholeImagesChunk / 16;  // of a chunk
+  static constexpr int kRowBytes = (kPixels + kWholeImagesPitch) * 4;  // of sums
+  static constexpr int kBlockBytes = kWholeImagesChunk * 128;  // of a chunk of 64 rows of operand A, or 64 pixels
   static constexpr int kBiasAt = kPixels * 4 + 16;  // behind the first row of sums
   static constexpr int kOctets = kPixels / 8;
   static constexpr int kAtOnce = 8;  // rows of the result whose columns a lane adds up
@@ -42,7 +42,7 @@ class FoldedBlock {
   static constexpr int kOtherRegisters = 88, kMultiplyRegisters = 208;  // of a thread
 
  public:
-  __device__ __forceinline__ FoldedBlock(const FoldedParams<T>& params, unsigned char* shared)
+  __device__ __forceinline__ WholeImagesBlock(const WholeImagesParams<T>& params, unsigned char* shared)
       : p(params), plan(params.plan), shared_(shared_address(shared)), rank_(cluster_rank()), lane_(threadIdx.x % 32) {
     const uint32_t barriers = shared_ + plan.barriers_at;
     stages_ = {barriers, barriers + 8 * plan.slots, plan.slots};
@@ -52,9 +52,9 @@ class FoldedBlock {
     if (threadIdx.x == 0) {
       for (int slot = 0; slot < plan.slots; ++slot) {
         barrier_init(stages_.full + 8 * slot, 1);
-        barrier_init(stages_.empty + 8 * slot, kFoldedCluster * kMultiplyWarps);
+        barrier_init(stages_.empty + 8 * slot, kWholeImagesCluster * kMultiplyWarps);
       }
-      for (int i = 0; i < kFoldedSumsBarriers * kMultiplyWarps; ++i) barrier_init(sums_of(0).full[0] + 8 * i, 1);
+      for (int i = 0; i < kWholeImagesSumsBarriers * kMultiplyWarps; ++i) barrier_init(sums_of(0).full[0] + 8 * i, 1);
       barrier_init_fence();
     }
     cluster_sync();
@@ -88,23 +88,23 @@ class FoldedBlock {
     __device__ __forceinline__ void fill(int round) const { barrier_arrive(round % 2 != 0 ? full[1] : full[0]); }
   };
   __device__ __forceinline__ Sums sums_of(int warp) const {
-    const uint32_t barriers = shared_ + plan.barriers_at + 16 * plan.slots + 8 * kFoldedSumsBarriers * warp;
+    const uint32_t barriers = shared_ + plan.barriers_at + 16 * plan.slots + 8 * kWholeImagesSumsBarriers * warp;
     return {{barriers, barriers + 8}, barriers + 16};
   }
   __device__ __forceinline__ uint32_t sums_address(int warp) const {
-    return shared_ + plan.sums_at + warp * kFoldedRows * kRowBytes;
+    return shared_ + plan.sums_at + warp * kWholeImagesRows * kRowBytes;
   }
 
   // Items, of a cluster: a tile of pixels and a column.
-  __device__ __forceinline__ int first_item() const { return blockIdx.x / kFoldedCluster; }
-  __device__ __forceinline__ int item_step() const { return gridDim.x / kFoldedCluster; }
+  __device__ __forceinline__ int first_item() const { return blockIdx.x / kWholeImagesCluster; }
+  __device__ __forceinline__ int item_step() const { return gridDim.x / kWholeImagesCluster; }
   struct Item {
     int image, group, channel;  // the first image; the block's first channel, of the group
   };
   __device__ __forceinline__ Item item_at(int index) const {
     const int tile = p.columns.quotient(index), column = p.columns.remainder(index);
     const int group = p.m_tiles.quotient(column), m_tile = p.m_tiles.remainder(column);
-    return {tile * plan.images, group, (m_tile * kFoldedCluster + rank_) * kFoldedChannels};
+    return {tile * plan.images, group, (m_tile * kWholeImagesCluster + rank_) * kWholeImagesChannels};
   }
 
   __device__ __forceinline__ void bring() const {
@@ -117,15 +117,15 @@ class FoldedBlock {
         const uint32_t stage = stage_address(stages.slot), full = stages.full_barrier();
         barrier_arrive_expecting(full, plan.stage_bytes);
 #pragma unroll
-        for (int i = 0; i < kFoldedWarpgroups; ++i) {
-          copy_tensor(stage + i * kBlockBytes, &p.weight_map, full, (item.channel + 4 * i) * kFoldedTaps,
-                      chunk * kFoldedChunk, item.group, 0);
+        for (int i = 0; i < kWholeImagesWarpgroups; ++i) {
+          copy_tensor(stage + i * kBlockBytes, &p.weight_map, full, (item.channel + 4 * i) * kWholeImagesTaps,
+                      chunk * kWholeImagesChunk, item.group, 0);
         }
-        for (int piece = rank_; piece < kPixels / 64; piece += kFoldedCluster) {
+        for (int piece = rank_; piece < kPixels / 64; piece += kWholeImagesCluster) {
           const int image = piece / image_pieces;
-          copy_tensor_to_all(stage + kFoldedWeightBytes + piece * kBlockBytes, &p.source_map, full,
-                             (piece - image * image_pieces) * 64, chunk * kFoldedChunk, item.group,
-                             item.image + image * piece_images, (1 << kFoldedCluster) - 1);
+          copy_tensor_to_all(stage + kWholeImagesWeightBytes + piece * kBlockBytes, &p.source_map, full,
+                             (piece - image * image_pieces) * 64, chunk * kWholeImagesChunk, item.group,
+                             item.image + image * piece_images, (1 << kWholeImagesCluster) - 1);
         }
       }
     }
@@ -143,30 +143,30 @@ class FoldedBlock {
       const bool exists = p.bias != nullptr && item.channel + warp < p.result_channels;
       const float bias = exists ? widen(p.bias[item.group * p.result_channels + item.channel + warp]) : 0.0f;
       int held = -1;  // the slot whose products may be under way
-      mma_pin(acc);
+      wgmma_pin(acc);
 #pragma unroll 1
       for (int chunk = 0; chunk < plan.chunks; ++chunk) {
         stages.wait_full();
         const uint32_t stage = stage_address(stages.slot);
         const uint64_t weights = tile_descriptor_mn(stage + warpgroup * kBlockBytes, kBlockBytes);
-        const uint64_t source = tile_descriptor_mn(stage + kFoldedWeightBytes, kFoldedChunk * run_bytes, 8 * run_bytes,
-                                                   run_bytes);
-        mma_fence();
+        const uint64_t source = tile_descriptor_mn(stage + kWholeImagesWeightBytes, kWholeImagesChunk * run_bytes,
+                                                   8 * run_bytes, run_bytes);
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kProducts; ++k) {
-          MmaMajorN<T, kPixels>::issue(acc, weights + (k * 16 * 128 >> 4), source + (k * 16 * run_bytes >> 4),
-                                       k > 0 || chunk > 0);
+          WgmmaMajorN<T, kPixels>::issue(acc, weights + (k * 16 * 128 >> 4), source + (k * 16 * run_bytes >> 4),
+                                         k > 0 || chunk > 0);
         }
-        mma_commit();
-        mma_wait<1>();
+        wgmma_commit();
+        wgmma_wait<1>();
         release(stages, held);
         held = stages.slot;
         stages.advance();
       }
-      mma_wait<0>();
+      wgmma_wait<0>();
       release(stages, held);
-      mma_pin(acc);
-      static_assert(kFoldedMostQuads == 4);
+      wgmma_pin(acc);
+      static_assert(kWholeImagesMostQuads == 4);
       switch (plan.quads) {
         case 1: add_rows<1>(meeting, acc); break;
         case 2: add_rows<2>(meeting, acc); break;
@@ -193,7 +193,7 @@ class FoldedBlock {
 
   // In both blocks, which write to each other's slots. Without branches.
   __device__ __forceinline__ void release(const Ring& stages, int slot) const {
-    barrier_arrive_cluster_if(lane_ < kFoldedCluster && slot >= 0, stages.empty + 8 * max(slot, 0), lane_);
+    barrier_arrive_cluster_if(lane_ < kWholeImagesCluster && slot >= 0, stages.empty + 8 * max(slot, 0), lane_);
   }
 
   // A row of the result adds up products of two rows of pixels, with a row of the kernel and with the one two further
@@ -234,9 +234,9 @@ class FoldedBlock {
 
   // Channel by channel, which these warps take in turns, of all items but a block's last one.
   __device__ __forceinline__ void fold(int warp) const {
-    const int rounds = (plan.items - 1 - first_item()) / item_step(), turns = rounds * kFoldedChannels;
-    for (int turn = warp; turn < turns; turn += kFoldedFoldWarps) {
-      const int round = turn / kFoldedChannels, of_block = turn % kFoldedChannels;
+    const int rounds = (plan.items - 1 - first_item()) / item_step(), turns = rounds * kWholeImagesChannels;
+    for (int turn = warp; turn < turns; turn += kWholeImagesFoldWarps) {
+      const int round = turn / kWholeImagesChannels, of_block = turn % kWholeImagesChannels;
       const Sums sums = sums_of(of_block);
       sums.wait_full(round);
       add_columns(item_at(first_item() + round * item_step()), of_block);
@@ -281,19 +281,20 @@ class FoldedBlock {
     }
   }
 
-  const FoldedParams<T>& p;
-  const HopperFoldedPlan& plan;
+  const WholeImagesParams<T>& p;
+  const WholeImagesPlan& plan;
   const uint32_t shared_;
   const int rank_, lane_;
   Ring stages_;
 };
 
 template <class T, int kPixels>
-__global__ void __launch_bounds__(kFoldedThreads, 1) folded_kernel(const __grid_constant__ FoldedParams<T> params) {
+__global__ void __launch_bounds__(kWholeImagesThreads, 1)
+    whole_images_kernel(const __grid_constant__ WholeImagesParams<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  FoldedBlock<T, kPixels>(params, shared).run();
+  WholeImagesBlock<T, kPixels>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

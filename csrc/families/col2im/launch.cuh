@@ -21,7 +21,7 @@ inline int phase_with_taps(const AxisGeometry& axis) {
 
 // What both kernels get.
 template <class T, class Plan>
-void col2im_conv_params(col2im_family::ConvParams<T, Plan>& p, const Problem& problem, const Plan& plan,
+void col2im_conv_params(col2im::ConvParams<T, Plan>& p, const Problem& problem, const Plan& plan,
                         const Operands& operands) {
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
@@ -52,7 +52,7 @@ void col2im_conv_params(col2im_family::ConvParams<T, Plan>& p, const Problem& pr
 template <class T, int kParts>
 cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& plan, const Operands& operands,
                                cudaStream_t stream) {
-  col2im_family::ConvParams<T> params{};
+  col2im::ConvParams<T> params{};
   col2im_conv_params(params, problem, plan, operands);
   params.by_row_tiles = divide_by(plan.all_row_tiles());
   constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
@@ -62,8 +62,8 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
                                                                                  : 0;
   params.vector_source = packs_along_channels(correlation(problem).source, params.source_channels, kUnit) &&
                          is_aligned(params.source, kCol2imUnitBytes);
-  return launch_kernel(col2im_family::gemm_kernel<col2im_family::ConvBlock<T, kParts>>, plan.blocks,
-                       col2im_threads(kParts), plan.shared_bytes, stream, params);
+  return launch_kernel(col2im::gemm_kernel<col2im::ConvBlock<T, kParts>>, plan.blocks, col2im_threads(kParts),
+                       plan.shared_bytes, stream, params);
 }
 
 }  // namespace deconv

@@ -6,13 +6,13 @@
 #include "families/tensor_map.h"
 #include "launch/kernel_launch.cuh"
 
-// instances: launch_hopper_folded<T>(HopperFoldedPlan): float16, bfloat16
+// instances: launch_whole_images<T>(WholeImagesPlan): float16, bfloat16
 namespace deconv {
 
 template <class T>
-cudaError_t launch_hopper_folded(const Problem& problem, const HopperFoldedPlan& plan, const Operands& operands,
-                                 cudaStream_t stream) {
-  hopper::FoldedParams<T> p{};
+cudaError_t launch_whole_images(const Problem& problem, const WholeImagesPlan& plan, const Operands& operands,
+                                cudaStream_t stream) {
+  sm90::WholeImagesParams<T> p{};
   p.bias = static_cast<const T*>(operands.bias);
   p.result = static_cast<T*>(operands.result);
   p.result_n = problem.y.stride[0];
@@ -25,15 +25,15 @@ cudaError_t launch_hopper_folded(const Problem& problem, const HopperFoldedPlan&
   p.plan = plan;
   static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
   if (!is_aligned(p.result, 16) ||
-      !encode_folded_maps(problem, plan, operands.x, operands.w, &p.source_map, &p.weight_map)) {
+      !encode_whole_images_maps(problem, plan, operands.x, operands.w, &p.source_map, &p.weight_map)) {
     return cudaErrorInvalidValue;  // no result of ours; a driver without maps
   }
-  auto* const kernel = plan.pixels == 64    ? hopper::folded_kernel<T, 64>
-                       : plan.pixels == 128 ? hopper::folded_kernel<T, 128>
-                       : plan.pixels == 192 ? hopper::folded_kernel<T, 192>
-                                            : hopper::folded_kernel<T, 256>;
-  return launch_kernel(kernel, plan.blocks, kFoldedThreads, plan.shared_bytes, stream, p, Start::kAfter,
-                       kFoldedCluster);
+  auto* const kernel = plan.pixels == 64    ? sm90::whole_images_kernel<T, 64>
+                       : plan.pixels == 128 ? sm90::whole_images_kernel<T, 128>
+                       : plan.pixels == 192 ? sm90::whole_images_kernel<T, 192>
+                                            : sm90::whole_images_kernel<T, 256>;
+  return launch_kernel(kernel, plan.blocks, kWholeImagesThreads, plan.shared_bytes, stream, p, Start::kAfter,
+                       kWholeImagesCluster);
 }
 
 }  // namespace deconv

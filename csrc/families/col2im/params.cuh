@@ -6,7 +6,7 @@
 #include "device/primitives.cuh"
 #include "families/col2im/plan.h"
 
-namespace deconv::col2im_family {
+namespace deconv::col2im {
 
 template <class T, class Plan = Col2imConvPlan>
 struct ConvParams {
@@ -34,4 +34,4 @@ struct ConvParams {
   Plan plan;
 };
 
-}  // namespace deconv::col2im_family
+}  // namespace deconv::col2im

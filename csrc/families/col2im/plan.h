@@ -59,17 +59,17 @@ struct Col2imConvPlan : Col2imWalk {
 };
 
 inline constexpr int kCol2imWarpgroups = 2;       // that multiply
-inline constexpr int kCol2imHopperAddWarps = 11;  // with the one that brings three warpgroups
-inline constexpr int kCol2imHopperThreads = 128 * (kCol2imWarpgroups + 3);
-inline constexpr int kCol2imHopperMostUnits = 2;  // of results, that a warp adds up at once
+inline constexpr int kCol2imSm90AddWarps = 11;  // with the one that brings three warpgroups
+inline constexpr int kCol2imSm90Threads = 128 * (kCol2imWarpgroups + 3);
+inline constexpr int kCol2imSm90MostUnits = 2;  // of results, that a warp adds up at once
 inline constexpr int kCol2imChunkBytes = 128;  // of channels, of a stage
-inline constexpr int kCol2imHopperMostSlots = 8;
+inline constexpr int kCol2imSm90MostSlots = 8;
 inline constexpr int kCol2imOperandRows[] = {16, 32, 48, 64, 96, 128};
 // Tiles of 64 pixels of each of two warpgroups: sums of so many rows of operand B fit the registers.
-constexpr int col2im_hopper_tiles(int operand_rows) { return operand_rows <= 16 ? 4 : operand_rows <= 64 ? 2 : 1; }
+constexpr int col2im_sm90_tiles(int operand_rows) { return operand_rows <= 16 ? 4 : operand_rows <= 64 ? 2 : 1; }
 
 // Source by tensor copies, products from wgmma (gemm_sm90.cuh).
-struct Col2imHopperPlan : Col2imWalk {
+struct Col2imSm90Plan : Col2imWalk {
   static constexpr const char* kFamily = "col2im";
 
   int operand_rows = 16;  // of kCol2imOperandRows: channels and taps, filled up

@@ -7,25 +7,27 @@
 
 namespace deconv {
 
-inline constexpr int kFoldedKernel = 4, kFoldedTaps = kFoldedKernel * kFoldedKernel;  // stride 2, padding 1
-inline constexpr int kFoldedWarpgroups = 2;  // that multiply
-inline constexpr int kFoldedThreads = 128 * (kFoldedWarpgroups + 1);
-inline constexpr int kFoldedFoldWarps = 3;  // beside one that brings
-inline constexpr int kFoldedChannels = 4 * kFoldedWarpgroups;  // of the result, of a block: one a warp
-inline constexpr int kFoldedChunk = 64;  // source channels
-inline constexpr int kFoldedCluster = 2;  // blocks of neighbouring channels that share pixels
-inline constexpr int kFoldedPixels[] = {64, 128, 192, 256};  // of a tile
-inline constexpr int kFoldedMostQuads = 4;  // of columns of an image
-inline constexpr int kFoldedWeightBytes = kFoldedChunk * kFoldedChannels * kFoldedTaps * 2;  // of a stage
+inline constexpr int kWholeImagesKernel = 4,
+                     kWholeImagesTaps = kWholeImagesKernel * kWholeImagesKernel;  // stride 2, padding 1
+inline constexpr int kWholeImagesWarpgroups = 2;  // that multiply
+inline constexpr int kWholeImagesThreads = 128 * (kWholeImagesWarpgroups + 1);
+inline constexpr int kWholeImagesFoldWarps = 3;  // beside one that brings
+inline constexpr int kWholeImagesChannels = 4 * kWholeImagesWarpgroups;  // of the result, of a block: one a warp
+inline constexpr int kWholeImagesChunk = 64;  // source channels
+inline constexpr int kWholeImagesCluster = 2;  // blocks of neighbouring channels that share pixels
+inline constexpr int kWholeImagesPixels[] = {64, 128, 192, 256};  // of a tile
+inline constexpr int kWholeImagesMostQuads = 4;  // of columns of an image
+inline constexpr int kWholeImagesWeightBytes = kWholeImagesChunk * kWholeImagesChannels * kWholeImagesTaps *
+                                               2;  // of a stage
 // Rows of sums that a warp hands on, each so many floats longer than a tile, which keeps eight of them in different
 // banks.
-inline constexpr int kFoldedRows = kFoldedTaps / 2, kFoldedPitch = 8;
+inline constexpr int kWholeImagesRows = kWholeImagesTaps / 2, kWholeImagesPitch = 8;
 
-inline constexpr int kFoldedSumsBarriers = 3;  // of each warp
+inline constexpr int kWholeImagesSumsBarriers = 3;  // of each warp
 
 // Weights and pixels are multiplied as they lie, each tap of each channel with each pixel, and the products of a
 // channel added up where they belong (gemm_sm90_whole_images.cuh).
-struct HopperFoldedPlan {
+struct WholeImagesPlan {
   static constexpr const char* kFamily = "igemm_sm90";
 
   int pixels = 0;        // of a tile, of whole images

@@ -36,10 +36,10 @@ struct Layer {
   const Problem& problem;
   const Device& device;
   Correlation c;
-  NarrowAxis h, w;
+  SmallChannelAxis h, w;
   int element, taps, height, width, phases_h, phases_w;  // element: bytes; height, width: of a phase
 
-  Layer(const Problem& of_problem, const Device& of_device, const NarrowAxis& of_h, const NarrowAxis& of_w)
+  Layer(const Problem& of_problem, const Device& of_device, const SmallChannelAxis& of_h, const SmallChannelAxis& of_w)
       : problem(of_problem), device(of_device), c(correlation(of_problem)), h(of_h), w(of_w) {
     element = static_cast<int>(element_size(problem.dtype));
     taps = h.geometry.kernel * w.geometry.kernel;
@@ -144,7 +144,7 @@ std::string refusal(const Problem& problem, const Device& device) {
     // Places beyond the result, of the last strip and its lanes and of the last units, are 32-bit integers too.
     if ((round_up(axis.phase_size(0), 8) + 64) * axis.result_step() > INT32_MAX) return "a stride this long";
   }
-  if (!narrow_axis(problem, 0) || !narrow_axis(problem, 1)) {
+  if (!small_channel_axis(problem, 0) || !small_channel_axis(problem, 1)) {
     return "more phases or shifts along an axis than its tables hold";
   }
   return "";
@@ -257,8 +257,8 @@ class Sm90 {
   int column_unit() const { return layer_.columns_adjacent() ? 16 / layer_.element : 1; }
 
   // rows: at most.
-  std::optional<Col2imHopperPlan> plan(int operand_rows, int channels, int columns, int rows) const {
-    Col2imHopperPlan p;
+  std::optional<Col2imSm90Plan> plan(int operand_rows, int channels, int columns, int rows) const {
+    Col2imSm90Plan p;
     static_cast<Col2imWalk&>(p) = layer_.walk(channels, columns);
     p.operand_rows = operand_rows;
     p.planes = layer_.columns_adjacent();
@@ -271,11 +271,11 @@ class Sm90 {
     p.chunks = static_cast<int>(ceil_div(layer_.c.source_channels * layer_.element, kCol2imChunkBytes));
     p.rows = std::min({rows, most_pixels(p) / p.staged_pitch, layer_.shifted_height()});
     while (p.rows > 0 && !choose_memory(p)) --p.rows;
-    if (p.rows == 0 || !layer_.choose_segments(p, kCol2imHopperAddWarps, kCol2imHopperMostUnits)) return std::nullopt;
+    if (p.rows == 0 || !layer_.choose_segments(p, kCol2imSm90AddWarps, kCol2imSm90MostUnits)) return std::nullopt;
     return p;
   }
 
-  double estimate_ms(const Col2imHopperPlan& p) const {
+  double estimate_ms(const Col2imSm90Plan& p) const {
     // Of two rows of operand B and 64 pixels: 32 bytes of channels multiplied; sums kept.
     const int products = p.chunks * (kCol2imChunkBytes / 32), kept = layer_.element == 2 ? 3 : 1;
     constexpr double kCopiedBytes = 50, kShortRow = 96;  // in a cycle; a row of columns, as if so much longer
@@ -284,13 +284,13 @@ class Sm90 {
     const double row = p.planes ? 1 + kShortRow / (p.staged_pitch * layer_.element) : 1;
     const double produce = p.chunks * p.stage_bytes() * row / kCopiedBytes;
     const Work work{multiply, produce, kStep, 0, p.chunks * kCol2imChunkBytes * p.operand_rows * kPackByte};
-    return beside_others(layer_.estimate_ms(p, work, kCol2imHopperAddWarps));
+    return beside_others(layer_.estimate_ms(p, work, kCol2imSm90AddWarps));
   }
 
  private:
-  static int most_pixels(const Col2imHopperPlan& p) { return 128 * col2im_hopper_tiles(p.operand_rows); }
+  static int most_pixels(const Col2imSm90Plan& p) { return 128 * col2im_sm90_tiles(p.operand_rows); }
 
-  bool choose_memory(Col2imHopperPlan& p) const {
+  bool choose_memory(Col2imSm90Plan& p) const {
     const int64_t products = layer_.choose_ring(p, 4);
     const int64_t weights = int64_t{p.chunks} * p.operand_rows * kCol2imChunkBytes;
     const int64_t tables = 32 + layer_.table_bytes();
@@ -299,7 +299,7 @@ class Sm90 {
     const int64_t read = most_pixels(p) * kCol2imChunkBytes;
     const int64_t beyond = p.planes ? 0 : std::max<int64_t>(read - p.slot_bytes - weights - products, 0);
     const int64_t room = layer_.device.shared_bytes_per_block - 1024 - weights - products - tables - beyond;
-    p.slots = static_cast<int>(std::min<int64_t>(room / (p.slot_bytes + 16), kCol2imHopperMostSlots));
+    p.slots = static_cast<int>(std::min<int64_t>(room / (p.slot_bytes + 16), kCol2imSm90MostSlots));
     if (room < 0 || p.slots < 2) return false;
     p.weights_at = static_cast<int>(round_up(int64_t{p.slots} * p.slot_bytes, 1024));
     p.products_at = static_cast<int>(p.weights_at + weights);
@@ -326,7 +326,7 @@ std::string describe(const Col2imConvPlan& plan, DType) {
   return text.str();
 }
 
-std::string describe(const Col2imHopperPlan& plan, DType) {
+std::string describe(const Col2imSm90Plan& plan, DType) {
   std::ostringstream text;
   text << describe_tile(plan, " in " + std::to_string(plan.operand_rows) + " rows") << plan.slots << " stages of "
        << (plan.planes ? "planes" : "pixels") << " by tensor copies, " << plan.units << " units at once";
@@ -339,7 +339,7 @@ std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& devic
     why = "takes up to " + std::to_string(kMostRows) + " taps";
   }
   if (!why.empty()) return refuse(why, considered);
-  const Layer layer(problem, device, *narrow_axis(problem, 0), *narrow_axis(problem, 1));
+  const Layer layer(problem, device, *small_channel_axis(problem, 0), *small_channel_axis(problem, 1));
   const Sm80 sm80(layer);
   std::set<int> widths;
   for (int strips = 1; strips <= kMostStrips; ++strips) {
@@ -358,8 +358,7 @@ std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& devic
   });
 }
 
-std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered) {
+std::optional<Plan> plan_col2im_sm90(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   std::string why = device.has_wgmma ? refusal(problem, device) : "needs a Hopper GPU and a build for sm_90a";
   if (why.empty() && problem.dtype == DType::kFloat32 && !problem.allow_tf32) why = "takes no strict float32";
   const Tensor4& source = correlation(problem).source;
@@ -367,7 +366,7 @@ std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& dev
     why = "takes sources whose rows, or pixels, begin at multiples of 16 bytes";
   }
   if (!why.empty()) return refuse(why, considered);
-  const Layer layer(problem, device, *narrow_axis(problem, 0), *narrow_axis(problem, 1));
+  const Layer layer(problem, device, *small_channel_axis(problem, 0), *small_channel_axis(problem, 1));
   const Sm90 sm90(layer);
   std::set<int> widths;
   for (int strips = 1; strips <= kMostStrips; ++strips) {

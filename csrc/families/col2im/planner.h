@@ -16,13 +16,12 @@ namespace deconv {
 std::optional<Plan> plan_col2im_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
 // The same on Hopper, but for strict float32, of sources that tensor copies take.
-std::optional<Plan> plan_col2im_hopper(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
+std::optional<Plan> plan_col2im_sm90(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
 std::string describe(const Col2imConvPlan& plan, DType dtype);
 std::string describe_launch(const Col2imConvPlan& plan);
-std::string describe(const Col2imHopperPlan& plan, DType dtype);
-std::string describe_launch(const Col2imHopperPlan& plan);
+std::string describe(const Col2imSm90Plan& plan, DType dtype);
+std::string describe_launch(const Col2imSm90Plan& plan);
 
 // Elements that one store may take along the results of one source column.
 int col2im_vector_result(const Problem& problem, const Col2imWalk& walk);

@@ -5,7 +5,7 @@
 #include "device/mbarrier.cuh"
 #include "families/col2im/params.cuh"
 
-namespace deconv::col2im_family {
+namespace deconv::col2im {
 
 // A segment: image, first row and column, in pixels of a phase.
 struct Segment {
@@ -281,7 +281,7 @@ class AddingWarp {
   const int warp, lane;
 };
 
-// The kernel of both GEMMs. Block: ConvBlock (gemm_sm80.cuh) or HopperBlock (gemm_sm90.cuh).
+// The kernel of both GEMMs. Block: ConvBlock (gemm_sm80.cuh) or Sm90Block (gemm_sm90.cuh).
 template <class Block>
 __global__ void __launch_bounds__(Block::kThreads, 1)
     gemm_kernel(const __grid_constant__ typename Block::Params params) {
@@ -298,4 +298,4 @@ __global__ void __launch_bounds__(Block::kThreads, 1)
   }
 }
 
-}  // namespace deconv::col2im_family
+}  // namespace deconv::col2im

@@ -70,11 +70,11 @@ __device__ __forceinline__ float2 widen_pair(uint32_t pair, const __half*) {
 __device__ __forceinline__ float2 widen_pair(uint32_t pair, const __nv_bfloat16*) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
-__device__ __forceinline__ uint32_t narrow_pair(float low, float high, const __half*) {
+__device__ __forceinline__ uint32_t small_channel_pair(float low, float high, const __half*) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
-__device__ __forceinline__ uint32_t narrow_pair(float low, float high, const __nv_bfloat16*) {
+__device__ __forceinline__ uint32_t small_channel_pair(float low, float high, const __nv_bfloat16*) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
@@ -103,7 +103,7 @@ __device__ __forceinline__ RawPack<T, kCount> narrow(const AccumulatorOf<T> (&va
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
-      raw.value[i / 2] = narrow_pair(values[i], values[i + 1], static_cast<const T*>(nullptr));
+      raw.value[i / 2] = small_channel_pair(values[i], values[i + 1], static_cast<const T*>(nullptr));
     }
   }
   return raw;

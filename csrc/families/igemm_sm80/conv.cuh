@@ -18,17 +18,17 @@
 #include "families/igemm_sm80/params.cuh"
 #include "families/igemm_sm80/tf32x3.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 template <class T, int kRows_, bool kSplit_, SourceKind kSource_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kRows = kRows_;  // rows of 16 result channels of a warp
-  static constexpr int kColumns = kMmaWarpPixels / 8;
+  static constexpr int kColumns = kSm80WarpPixels / 8;
   static constexpr bool kSplit = kSplit_;  // tf32x3
   static constexpr SourceKind kSource = kSource_;
   static constexpr bool kRounds = sizeof(T) == 4 && !kSplit && kSource != SourceKind::kRounded;  // pixels to TF32
-  static constexpr int kBlocks = mma_blocks(kRows, kSplit);
+  static constexpr int kBlocks = sm80_blocks(kRows, kSplit);
   static_assert(!kSplit || sizeof(T) == 4, "only float32 is split");
 };
 
@@ -38,7 +38,7 @@ class ConvBlock {
   static constexpr int kRows = Config::kRows, kColumns = Config::kColumns;
   using SourceOf = Source<T, Config::kSource != SourceKind::kAny>;
   static constexpr bool kCopies = SourceOf::kCopies;
-  static constexpr int kSteps = kMmaBandBytes / kStepBytes;
+  static constexpr int kSteps = kSm80BandBytes / kStepBytes;
   static_assert(kSteps == 2, "the loop multiplies an even step and an odd one");
 
  public:
@@ -48,10 +48,10 @@ class ConvBlock {
         work_(find_work(params)),
         shared_(shared_address(shared)),
         source_(params, work_, shared_ + params.plan.table_at),
-        turn_bytes_(params.plan.tile.channels() * kMmaBandBytes) {
+        turn_bytes_(params.plan.tile.channels() * kSm80BandBytes) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     row_ = warp % plan.tile.warps_m * kRows;
-    pixel_ = warp / plan.tile.warps_m * kMmaWarpPixels;
+    pixel_ = warp / plan.tile.warps_m * kSm80WarpPixels;
     weights_from_ = shared_ + plan.weights_at + (row_ * kSteps * 32 + lane) * 16;
     weights_to_ = shared_ + plan.weights_at + threadIdx.x * 16;
     // ldmatrix: lanes 0..7 and 16..23 name the first 16 bytes of eight pixels each, the other lanes the second 16.
@@ -60,7 +60,7 @@ class ConvBlock {
       const int index = pixel_ + 16 * j + lane % 8 + lane / 16 * 8;
       const int line = p.pixels_w.quotient(index), image = p.pixels_h.quotient(line);
       const int row = (image * plan.halo.h + line - image * plan.pixels.h) * plan.halo.w + index - line * plan.pixels.w;
-      rows_[j] = (image < plan.pixels.n ? row : 0) * mma_row_pitch(plan.row_bytes) + lane / 8 % 2 * 16;
+      rows_[j] = (image < plan.pixels.n ? row : 0) * sm80_row_pitch(plan.row_bytes) + lane / 8 % 2 * 16;
     }
   }
 
@@ -103,7 +103,7 @@ class ConvBlock {
     return plan.bands * p.totals[0][phase.h] * p.totals[1][phase.w];
   }
   __device__ __forceinline__ int bands_of(int chunk) const {
-    const int of_chunk = plan.row_bytes / kMmaBandBytes;
+    const int of_chunk = plan.row_bytes / kSm80BandBytes;
     return min(of_chunk, plan.bands - chunk * of_chunk);
   }
 
@@ -193,7 +193,7 @@ class ConvBlock {
   }
   // Issues the copy into the slot of the turn before the current one, and advances to the next turn.
   __device__ __forceinline__ void ask_for_weights() {
-    constexpr int kBytes = kMmaThreads * 16, kOfWarp = kRows * 16 * kMmaBandBytes;
+    constexpr int kBytes = kSm80Threads * 16, kOfWarp = kRows * 16 * kSm80BandBytes;
     static_assert(kOfWarp == kBytes || kOfWarp == 2 * kBytes, "one or two pieces for each thread and tile of a warp");
     const uint32_t to = weights_to_ + spare_slot_;
 #pragma unroll
@@ -209,7 +209,7 @@ class ConvBlock {
   }
   __device__ __forceinline__ void next_turn_slot() {
     spare_slot_ = turn_slot_;
-    turn_slot_ = turn_slot_ == (kMmaStages - 1) * turn_bytes_ ? 0 : turn_slot_ + turn_bytes_;
+    turn_slot_ = turn_slot_ == (kSm80Stages - 1) * turn_bytes_ ? 0 : turn_slot_ + turn_bytes_;
   }
 
   __device__ __forceinline__ void start() {
@@ -233,13 +233,13 @@ class ConvBlock {
       }
       next_halo();
     }
-    static_assert(kMmaStages == 3, "the current turn, the next one and the spare slot");
-    for (int turn = 0; turn < kMmaStages - 1; ++turn) {
+    static_assert(kSm80Stages == 3, "the current turn, the next one and the spare slot");
+    for (int turn = 0; turn < kSm80Stages - 1; ++turn) {
       spare_slot_ = turn * turn_bytes_;
       ask_for_weights();
     }
     turn_slot_ = 0;
-    spare_slot_ = (kMmaStages - 1) * turn_bytes_;
+    spare_slot_ = (kSm80Stages - 1) * turn_bytes_;
   }
 
   // A turn's share of a halo that passes through registers. Its first loads are in flight while tensor cores work.
@@ -257,7 +257,7 @@ class ConvBlock {
   };
   __device__ __forceinline__ TurnWalk turns_of(const Phase& phase, Plane plane, int chunk) const {
     const TapRows h = taps_h(phase, plane.h), w = taps_w(phase, plane.w);
-    const int pitch = mma_row_pitch(plan.row_bytes);
+    const int pitch = sm80_row_pitch(plan.row_bytes);
     TurnWalk walk;
     walk.bands = walk.left_of_tap = bands_of(chunk);
     walk.turns = walk.left = h.count * w.count * walk.bands;
@@ -268,11 +268,11 @@ class ConvBlock {
     return walk;
   }
   __device__ __forceinline__ static void next_turn(TurnWalk& walk) {
-    walk.pixels += kMmaBandBytes;
+    walk.pixels += kSm80BandBytes;
     if (--walk.left_of_tap > 0) return;
     walk.left_of_tap = walk.bands;
     const bool ends = --walk.left_w == 0;
-    walk.pixels += (ends ? walk.next_h : walk.next_w) - walk.bands * kMmaBandBytes;
+    walk.pixels += (ends ? walk.next_h : walk.next_w) - walk.bands * kSm80BandBytes;
     walk.left_w = ends ? walk.taps_w : walk.left_w;
   }
 
@@ -337,7 +337,7 @@ class ConvBlock {
   // Waits for the weights of the turn about to begin and the halos issued before them. The barrier also frees what the
   // turn before has read.
   __device__ __forceinline__ static void wait_for_turn() {
-    copy_wait<kMmaStages - 2>();
+    copy_wait<kSm80Stages - 2>();
     __syncthreads();
   }
 
@@ -390,7 +390,7 @@ class ConvBlock {
   }
 
   const ConvParams<T>& p;
-  const MmaConvPlan& plan;
+  const IgemmSm80Plan& plan;
   const Work work_;
   uint32_t shared_;
   SourceOf source_;
@@ -407,7 +407,7 @@ class ConvBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kMmaThreads, Config::kBlocks)
+__global__ void __launch_bounds__(kSm80Threads, Config::kBlocks)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
@@ -418,4 +418,4 @@ __global__ void __launch_bounds__(kMmaThreads, Config::kBlocks)
 #endif
 }
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

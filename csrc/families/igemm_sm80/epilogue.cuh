@@ -12,11 +12,11 @@
 
 #include "families/igemm_sm80/params.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 // A pixel of a tile in the result: elements from the tile's first pixel of the phase, and its place in the tile. n is
 // kNoImage if the tile has no such pixel.
-struct alignas(kMmaPlaceBytes) ResultPlace {
+struct alignas(kSm80PlaceBytes) ResultPlace {
   int64_t offset;
   int16_t n, h;
   int w;
@@ -26,14 +26,14 @@ inline constexpr int kNoImage = INT16_MAX;
 // Finds the places of a tile, the same for all phases and tiles. Needs a barrier before they are used.
 template <class T>
 __device__ __forceinline__ void find_result_places(const ConvParams<T>& p, uint32_t places) {
-  for (int index = threadIdx.x; index < p.plan.tile.pixels(); index += kMmaThreads) {
+  for (int index = threadIdx.x; index < p.plan.tile.pixels(); index += kSm80Threads) {
     const int line = p.pixels_w.quotient(index), image = p.pixels_h.quotient(line);
     const int w = index - line * p.plan.pixels.w, h = line - image * p.plan.pixels.h;
     const int64_t offset = image * p.result_n + static_cast<int64_t>(h * p.axis[0].result_step()) * p.result_h +
                            static_cast<int64_t>(w * p.axis[1].result_step()) * p.result_w;
     const ResultPlace place{offset, static_cast<int16_t>(image < p.plan.pixels.n ? image : kNoImage),
                             static_cast<int16_t>(h), w};
-    store_shared_16(places + index * kMmaPlaceBytes, reinterpret_cast<const uint4&>(place));
+    store_shared(places + index * kSm80PlaceBytes, reinterpret_cast<const uint4&>(place));
   }
 }
 
@@ -83,7 +83,7 @@ class Result {
     bool exists;
   };
   __device__ __forceinline__ Pixel pixel(int index) const {
-    const uint4 bits = load_shared_16(places_ + index * kMmaPlaceBytes);
+    const uint4 bits = load_shared_16(places_ + index * kSm80PlaceBytes);
     const ResultPlace place = reinterpret_cast<const ResultPlace&>(bits);
     const int exists = place.n < left_n_ & place.h < left_h_ & place.w * p.plan.together < left_w_;
     return {place.offset, exists != 0};
@@ -154,14 +154,14 @@ class Result {
     }
   }
 
-  static constexpr int kPitch = mma_staging_pitch(sizeof(T)) * 4;  // bytes from one staged channel to the next
+  static constexpr int kPitch = sm80_staging_pitch(sizeof(T)) * 4;  // bytes from one staged channel to the next
   static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  // pixels of a word
   static constexpr int kQuads = kColumns / kPerWord;  // groups of four words that a thread keeps of a row
 
   // Address of four words that this thread keeps of a row: the sums of 8 columns (float32), or pairs of one half of the
   // row in four times 8 columns (16-bit).
   __device__ __forceinline__ uint32_t kept(int row, int quad) const {
-    return kept_ + ((row * kQuads + quad) * kMmaThreads + threadIdx.x) * 16;
+    return kept_ + ((row * kQuads + quad) * kSm80Threads + threadIdx.x) * 16;
   }
   __device__ __forceinline__ void keep(const Sums& sums) const {
 #pragma unroll
@@ -177,7 +177,7 @@ class Result {
         } else {
           v = {bits(sums, i, q, 0), bits(sums, i, q, 1), bits(sums, i, q, 2), bits(sums, i, q, 3)};
         }
-        store_shared_16(kept(i, q), v);
+        store_shared(kept(i, q), v);
       }
     }
   }
@@ -243,9 +243,9 @@ class Result {
     for (int j = 0; j < kColumns; ++j) {
       const int index = 4 * j + lane_ % 4;
       if constexpr (kPerWord == 2) {
-        store_shared_4(to + index * 4, pair(sums, row, j, half));
+        store_shared(to + index * 4, pair(sums, row, j, half));
       } else {
-        store_shared_8(to + index * 8, {bits(sums, row, j, 2 * half), bits(sums, row, j, 2 * half + 1)});
+        store_shared(to + index * 8, make_uint2(bits(sums, row, j, 2 * half), bits(sums, row, j, 2 * half + 1)));
       }
     }
   }
@@ -255,11 +255,11 @@ class Result {
     const int channels = p.result_channels - first_ - m;
     T* const of_channel = base_ + m * p.result_m;
 #pragma unroll 1
-    for (int word = lane_; word < kMmaWarpPixels / kPerWord; word += 32) {
+    for (int word = lane_; word < kSm80WarpPixels / kPerWord; word += 32) {
       const uint32_t from = staging_ + word * 4;
       uint32_t bits[8];
 #pragma unroll
-      for (int g = 0; g < 8; ++g) bits[g] = load_shared_4(from + g * kPitch);
+      for (int g = 0; g < 8; ++g) bits[g] = load_shared(from + g * kPitch);
       const Pixel at = pixel(pixel_ + word * kPerWord);
       if (kPerWord == 1 || p.vector_result) {
         for_each_channel(of_channel + at.offset, at.exists ? channels : 0,
@@ -298,4 +298,4 @@ class Result {
   float bias_[kRows][2];  // of the halves of a row
 };
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

@@ -15,16 +15,16 @@ void plan(Search& search) {
 
 }  // namespace
 
-std::string describe_launch(const MmaConvPlan& plan) {
+std::string describe_launch(const IgemmSm80Plan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << kMmaThreads << " threads, " << plan.shared_bytes
+  text << plan.blocks << " blocks of " << kSm80Threads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.halo_slots
        << (plan.keep_halos ? " halos kept for all phases, of " : " halos of ") << plan.halo.n << 'x' << plan.halo.h
-       << 'x' << plan.halo.w << " pixels of " << plan.row_bytes << " bytes, weights of " << kMmaStages << " turns";
+       << 'x' << plan.halo.w << " pixels of " << plan.row_bytes << " bytes, weights of " << kSm80Stages << " turns";
   return text.str();
 }
 
-std::string describe_launch(const MmaWeightPlan& plan) {
+std::string describe_launch(const WgradSm80Plan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 32 * plan.warps() << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.y_rows << " pixels of grad_output a step, " << plan.splits

@@ -13,16 +13,16 @@
 #include "lowerings/repack_launch.cuh"
 #include "lowerings/unpack_launch.cuh"
 
-// instances: launch_mma_conv<T, kSplit>(MmaConvPlan): float16 false, bfloat16 false, tf32 false, float32 true
+// instances: launch_igemm_sm80<T, kSplit>(IgemmSm80Plan): float16 false, bfloat16 false, tf32 false, float32 true
 namespace deconv {
 
 template <class T>
-mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& plan, const Operands& operands) {
-  mma::ConvParams<T> p{};
+sm80::ConvParams<T> sm80_conv_params(const Problem& problem, const IgemmSm80Plan& plan, const Operands& operands) {
+  sm80::ConvParams<T> p{};
   set_images<T>(p, problem, operands);
   p.source_group = p.source_channels * p.source_c;
   p.packed = static_cast<const unsigned char*>(operands.workspace);
-  p.vector_result = plan.unpack || (mma_vector_result(problem, plan) && is_aligned(p.result, 16));
+  p.vector_result = plan.unpack || (sm80_vector_result(problem, plan) && is_aligned(p.result, 16));
   for (int a = 0; a < 2; ++a) {
     const int origin = a == 1 ? plan.origin_w : plan.origin_h, planes = p.axis[a].planes();
     for (int i = 0; i < p.axis[a].phases() * planes; ++i) {
@@ -48,9 +48,9 @@ mma::ConvParams<T> mma_conv_params(const Problem& problem, const MmaConvPlan& pl
 }
 
 template <class T, bool kRounds>
-cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
-                            cudaStream_t stream) {
-  mma::PackParams<T> p;
+cudaError_t launch_sm80_pack(const Problem& problem, const IgemmSm80Plan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  sm80::PackParams<T> p;
   const Correlation c = correlation(problem);
   set_weight<T>(p, problem, operands);
   p.packed = static_cast<unsigned char*>(operands.workspace);
@@ -62,37 +62,38 @@ cudaError_t launch_mma_pack(const Problem& problem, const MmaConvPlan& plan, con
   p.plan = plan;
   constexpr int kThreads = 256;
   const int64_t pieces = static_cast<int64_t>(p.groups) * plan.m_tiles * plan.bands * (plan.tile.channels() / 16) *
-                         (kMmaBandBytes / mma::kStepBytes) * 32 * p.axis[0].kernel * p.axis[1].kernel;
-  return launch_kernel(mma::pack_weight_kernel<T, kRounds>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream, p);
+                         (kSm80BandBytes / sm80::kStepBytes) * 32 * p.axis[0].kernel * p.axis[1].kernel;
+  return launch_kernel(sm80::pack_weight_kernel<T, kRounds>, (pieces + kThreads - 1) / kThreads, kThreads, 0, stream,
+                       p);
 }
 
-template <class T, bool kSplit, mma::SourceKind kSource>
-cudaError_t launch_mma_tile(const mma::ConvParams<T>& params, cudaStream_t stream) {
-  const MmaConvPlan& plan = params.plan;
+template <class T, bool kSplit, sm80::SourceKind kSource>
+cudaError_t launch_sm80_tile(const sm80::ConvParams<T>& params, cudaStream_t stream) {
+  const IgemmSm80Plan& plan = params.plan;
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, kMmaThreads, plan.shared_bytes, stream, params,
+    return launch_kernel(kernel, plan.blocks, kSm80Threads, plan.shared_bytes, stream, params,
                          plan.starts_early ? Start::kEarly : Start::kAfter);
   };
-  if (plan.tile.rows == 4) return launch_with(mma::conv_kernel<mma::ConvConfig<T, 4, kSplit, kSource>>);
-  if (plan.tile.rows == 2) return launch_with(mma::conv_kernel<mma::ConvConfig<T, 2, kSplit, kSource>>);
+  if (plan.tile.rows == 4) return launch_with(sm80::conv_kernel<sm80::ConvConfig<T, 4, kSplit, kSource>>);
+  if (plan.tile.rows == 2) return launch_with(sm80::conv_kernel<sm80::ConvConfig<T, 2, kSplit, kSource>>);
   return cudaErrorInvalidValue;
 }
 
 template <class T, bool kSplit>
-cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, const Operands& operands,
-                            cudaStream_t stream) {
+cudaError_t launch_igemm_sm80(const Problem& problem, const IgemmSm80Plan& plan, const Operands& operands,
+                              cudaStream_t stream) {
   if (plan.together > 1 && !is_aligned(operands.result, 16)) return cudaErrorInvalidValue;  // no allocator gives it
   constexpr bool kTf32 = sizeof(T) == 4 && !kSplit;
-  constexpr mma::SourceKind kRepacked = kTf32 ? mma::SourceKind::kRounded : mma::SourceKind::kVector;
-  cudaError_t error = launch_mma_pack<T, kTf32>(problem, plan, operands, stream);
-  const mma::ConvParams<T> params = mma_conv_params<T>(problem, plan, operands);
+  constexpr sm80::SourceKind kRepacked = kTf32 ? sm80::SourceKind::kRounded : sm80::SourceKind::kVector;
+  cudaError_t error = launch_sm80_pack<T, kTf32>(problem, plan, operands, stream);
+  const sm80::ConvParams<T> params = sm80_conv_params<T>(problem, plan, operands);
   const bool vector = vector_source(problem) && is_aligned(params.source, 16);
   const Correlation c = correlation(problem);
   unsigned char* const after_weights = static_cast<unsigned char*>(operands.workspace) + plan.packed_bytes;
   T* const repacked = reinterpret_cast<T*>(after_weights);
   T* const unpacked = reinterpret_cast<T*>(after_weights + plan.repacked_bytes);
   for (int64_t first = 0; first < problem.batch && error == cudaSuccess; first += plan.slice) {
-    mma::ConvParams<T> p = params;
+    sm80::ConvParams<T> p = params;
     p.batch = static_cast<int>(std::min<int64_t>(plan.slice, problem.batch - first));
     p.source += first * p.source_n;
     p.result += first * p.result_n;
@@ -118,9 +119,9 @@ cudaError_t launch_mma_conv(const Problem& problem, const MmaConvPlan& plan, con
       p.result_h = layout.stride[2];
       p.result_w = layout.stride[3];
     }
-    error = plan.repack ? launch_mma_tile<T, kSplit, kRepacked>(p, stream)
-            : vector    ? launch_mma_tile<T, kSplit, mma::SourceKind::kVector>(p, stream)
-                        : launch_mma_tile<T, kSplit, mma::SourceKind::kAny>(p, stream);
+    error = plan.repack ? launch_sm80_tile<T, kSplit, kRepacked>(p, stream)
+            : vector    ? launch_sm80_tile<T, kSplit, sm80::SourceKind::kVector>(p, stream)
+                        : launch_sm80_tile<T, kSplit, sm80::SourceKind::kAny>(p, stream);
     if (plan.unpack && error == cudaSuccess) {
       error = launch_unpack<T>(unpacked, result, p.batch, static_cast<int>(c.result.size[2] * c.result.size[3]),
                                static_cast<int>(c.result.size[1]), stream);

@@ -8,15 +8,15 @@
 #include "lowerings/repack_launch.cuh"
 #include "lowerings/split_k_reduce_launch.cuh"
 
-// instances: launch_mma_weight<T, kSplit>(MmaWeightPlan): float16 false, bfloat16 false, tf32 false, float32 true
+// instances: launch_wgrad_sm80<T, kSplit>(WgradSm80Plan): float16 false, bfloat16 false, tf32 false, float32 true
 namespace deconv {
 
 // One operand, in place or repacked channels_last at `repacked_at`.
 template <class T>
-mma::WeightOperand<T> mma_weight_operand(const Problem& problem, const Tensor4& tensor, const void* data,
-                                         const void* repacked_at, int width, int threads) {
+sm80::WeightOperand<T> wgrad_sm80_operand(const Problem& problem, const Tensor4& tensor, const void* data,
+                                          const void* repacked_at, int width, int threads) {
   const Tensor4 seen = repacked_at ? repacked(tensor, problem.groups, problem.dtype) : tensor;
-  mma::WeightOperand<T> o;
+  sm80::WeightOperand<T> o;
   o.data = static_cast<const T*>(repacked_at ? repacked_at : data);
   o.n = seen.stride[0];
   o.c = seen.stride[1];
@@ -27,17 +27,17 @@ mma::WeightOperand<T> mma_weight_operand(const Problem& problem, const Tensor4& 
   o.size_h = static_cast<int>(tensor.size[2]);
   o.size_w = static_cast<int>(tensor.size[3]);
   o.step_h = o.step_w = 1;
-  o.vector = packs_along_channels(seen, seen.size[1] / problem.groups, mma::kPiece<T>) && is_aligned(o.data, 16);
-  const int pieces = width / mma::kPiece<T>;
+  o.vector = packs_along_channels(seen, seen.size[1] / problem.groups, sm80::kPiece<T>) && is_aligned(o.data, 16);
+  const int pieces = width / sm80::kPiece<T>;
   o.pieces = divide_by(pieces);
   o.at_once = threads / pieces;
   return o;
 }
 
 template <class T, bool kSplit>
-cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan, const Operands& operands,
+cudaError_t launch_wgrad_sm80(const Problem& problem, const WgradSm80Plan& plan, const Operands& operands,
                               cudaStream_t stream) {
-  mma::WeightParams<T> params{};
+  sm80::WeightParams<T> params{};
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
   auto* const workspace = static_cast<unsigned char*>(operands.workspace);
   const auto rewritten = [&](bool repack, const Tensor4& tensor, const void* from, int64_t at) {
@@ -53,16 +53,16 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
   if (error != cudaSuccess) return error;
 
   const int threads = 32 * plan.warps();
-  params.x = mma_weight_operand<T>(problem, problem.x, operands.x,
+  params.x = wgrad_sm80_operand<T>(problem, problem.x, operands.x,
                                    plan.repack_x ? workspace + plan.repacked_x_at : nullptr, plan.channels_m(),
                                    threads);
-  params.y = mma_weight_operand<T>(problem, problem.y, operands.y,
+  params.y = wgrad_sm80_operand<T>(problem, problem.y, operands.y,
                                    plan.repack_y ? workspace + plan.repacked_y_at : nullptr, plan.channels_n(),
                                    threads);
   const int most[] = {plan.taps_h, plan.taps_w}, pixels[] = {plan.pixels.h, plan.pixels.w};
   for (int a = 0; a < 2; ++a) {
     const AxisGeometry axis = geometry(problem, a);
-    mma_weight_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most[a], pixels[a], params.taps[a]);
+    wgrad_sm80_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most[a], pixels[a], params.taps[a]);
     (a == 0 ? params.y.step_h : params.y.step_w) = axis.stride;
   }
   set_weight_result<T>(params, problem, operands);
@@ -72,17 +72,17 @@ cudaError_t launch_mma_weight(const Problem& problem, const MmaWeightPlan& plan,
   params.tiles_h = divide_by(plan.tiles.h);
   params.plan = plan;
   error = cudaErrorInvalidValue;
-#define DECONV_MMA_TILE(ROWS, UNITS)                                                                           \
-  if (plan.tile.rows == ROWS && plan.tile.units == UNITS) {                                                    \
-    error = launch_kernel(mma::weight_kernel<mma::WeightConfig<T, ROWS, UNITS, kSplit>>, plan.blocks, threads, \
-                          plan.shared_bytes, stream, params);                                                  \
+#define DECONV_SM80_TILE(ROWS, UNITS)                                                                            \
+  if (plan.tile.rows == ROWS && plan.tile.units == UNITS) {                                                      \
+    error = launch_kernel(sm80::weight_kernel<sm80::WeightConfig<T, ROWS, UNITS, kSplit>>, plan.blocks, threads, \
+                          plan.shared_bytes, stream, params);                                                    \
   }
   if constexpr (!kSplit) {
-    DECONV_MMA_TILE(4, 4)
+    DECONV_SM80_TILE(4, 4)
   }
-  DECONV_MMA_TILE(4, 3)
-  DECONV_MMA_TILE(2, 4)
-#undef DECONV_MMA_TILE
+  DECONV_SM80_TILE(4, 3)
+  DECONV_SM80_TILE(2, 4)
+#undef DECONV_SM80_TILE
   if (error != cudaSuccess || plan.splits == 1) return error;
   return launch_add_splits<T>(problem, params, plan.splits, plan.blocks_m * plan.channels_m(),
                               plan.blocks_n * plan.channels_n(), stream, Start::kAfter);

@@ -5,10 +5,10 @@
 
 #include "families/igemm_sm80/params.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 // A pixel of a step: elements, rows and columns from the step's first pixel.
-struct alignas(kMmaPlaceBytes) Place {
+struct alignas(kSm80PlaceBytes) Place {
   int64_t offset;
   int h, w;
 };
@@ -34,8 +34,8 @@ struct WeightParams {
   int channels_m, channels_n, groups, kernel_h, kernel_w;
   int batch;
   Divisor tiles_w, tiles_h;
-  MmaWeightTap taps[2][kMmaMaxKernel];
-  MmaWeightPlan plan;
+  WgradSm80Tap taps[2][kSm80MaxKernel];
+  WgradSm80Plan plan;
 };
 
 // The first pixel of a step, in the input.
@@ -54,7 +54,7 @@ template <class T>
 class WeightSource {
  public:
   // width, first: channels of the block's tile, and its first channel; image_rows: those of `rows` in one image.
-  __device__ __forceinline__ WeightSource(const WeightOperand<T>& operand, const MmaWeightPlan& plan, int batch,
+  __device__ __forceinline__ WeightSource(const WeightOperand<T>& operand, const WgradSm80Plan& plan, int batch,
                                           int group, int first, int width, int pitch, int rows, int image_rows,
                                           const Place* table)
       : o(operand),
@@ -102,7 +102,7 @@ class WeightSource {
     return unit;
   }
   __device__ __forceinline__ static void store(const Unit& unit) {
-    store_shared_16(unit.to, reinterpret_cast<const uint4&>(unit.pack));
+    store_shared(unit.to, reinterpret_cast<const uint4&>(unit.pack));
   }
 
  private:
@@ -168,11 +168,11 @@ class WeightSource {
   }
 
   const WeightOperand<T>& o;
-  const MmaWeightPlan& plan_;
+  const WgradSm80Plan& plan_;
   int batch_, channels_, width_, pitch_, rows_, image_rows_;
   SmallDivisor by_rows_;
   const Place* table_;
   const T* base_;  // the tile's first channel
 };
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

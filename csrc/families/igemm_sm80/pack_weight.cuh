@@ -6,7 +6,7 @@
 
 #include "families/igemm_sm80/params.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 template <class T>
 struct PackParams {
@@ -16,7 +16,7 @@ struct PackParams {
   int source_channels, result_channels, groups;  // channels per group
   bool taps_fastest;  // adjacent threads take adjacent taps, else adjacent lanes of operand A
   AxisGeometry axis[2];
-  MmaConvPlan plan;
+  IgemmSm80Plan plan;
 };
 
 // A tap's place in the turns along one axis: its phase; the phase's taps, all and in earlier source phases; the taps of
@@ -42,9 +42,9 @@ __device__ __forceinline__ StagePlace stage_place(const AxisGeometry& axis, int 
 template <class T, bool kRounds>
 __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #if __CUDA_ARCH__ >= 800
-  __shared__ StagePlace places[2][kMmaMaxKernel];
+  __shared__ StagePlace places[2][kSm80MaxKernel];
   start_dependents();
-  const MmaConvPlan& plan = p.plan;
+  const IgemmSm80Plan& plan = p.plan;
   const int kernel_h = p.axis[0].kernel, kernel_w = p.axis[1].kernel;
   for (int i = threadIdx.x; i < kernel_h + kernel_w; i += blockDim.x) {
     const int axis = i < kernel_h ? 0 : 1, k = i < kernel_h ? i : i - kernel_h;
@@ -58,7 +58,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
     rest = quotient;
     return static_cast<int>(digit);
   };
-  constexpr int kSteps = kMmaBandBytes / kStepBytes;
+  constexpr int kSteps = kSm80BandBytes / kStepBytes;
   const int tile_rows = plan.tile.channels() / 16;
   int lane, k_w, k_h;
   if (p.taps_fastest) {
@@ -90,7 +90,7 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
   }
   const int slots = plan.slots_h * plan.slots_w;
   // Turns before the tap's: earlier source phases, then earlier k_blocks, then earlier taps of the k_block.
-  const int of_chunk = plan.row_bytes / kMmaBandBytes, first = band / of_chunk * of_chunk;
+  const int of_chunk = plan.row_bytes / kSm80BandBytes, first = band / of_chunk * of_chunk;
   const int turn = (h.before * w.total + h.count * w.before) * plan.bands + first * h.count * w.count +
                    (h.index * w.count + w.index) * min(of_chunk, plan.bands - first) + band - first;
   const int64_t column = (static_cast<int64_t>(group * plan.m_tiles + m_tile) * plan.phases_h + h.phase) *
@@ -101,4 +101,4 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackParams<T> p) {
 #endif
 }
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

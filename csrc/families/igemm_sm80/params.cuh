@@ -7,7 +7,7 @@
 #include "device/primitives.cuh"
 #include "families/igemm_sm80/plan.h"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 inline constexpr int kStepBytes = 32;  // of channels, that one mma.sync takes
 
@@ -28,16 +28,16 @@ struct ConvParams {
   int source_channels, result_channels;  // per group
   bool vector_result;  // 16 bytes of channels, or pairs of columns, at once
   AxisGeometry axis[2];
-  TapRows taps[2][kMmaMaxStride];  // [axis][phase * planes + plane]
-  int totals[2][kMmaMaxStride];  // [axis][phase]: taps of all source phases
+  TapRows taps[2][kSm80MaxStride];  // [axis][phase * planes + plane]
+  int totals[2][kSm80MaxStride];  // [axis][phase]: taps of all source phases
   Divisor halo_w, halo_h, halo_rows, planes_w, pixels_w, pixels_h;
   Divisor m_tiles, runs, phases, phases_w, tiles_w, tiles_h;
-  MmaConvPlan plan;
+  IgemmSm80Plan plan;
 };
 
 // Elements of a band of channels, and of 16 bytes.
 template <class T>
-inline constexpr int kBand = kMmaBandBytes / static_cast<int>(sizeof(T));
+inline constexpr int kBand = kSm80BandBytes / static_cast<int>(sizeof(T));
 template <class T>
 inline constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
 
@@ -87,4 +87,4 @@ __device__ __forceinline__ Tile tile_of(const ConvParams<T>& p, int item) {
           (index - line * p.plan.tiles.w) * p.plan.pixels.w};
 }
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

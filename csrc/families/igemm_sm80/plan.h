@@ -7,56 +7,56 @@
 
 namespace deconv {
 
-inline constexpr int kMmaThreads = 128;  // four warps
-inline constexpr int kMmaWarpPixels = 64;  // of a warp's tile
-inline constexpr int kMmaBandBytes = 64;  // of a pixel's channels: of one turn of the loop
+inline constexpr int kSm80Threads = 128;  // four warps
+inline constexpr int kSm80WarpPixels = 64;  // of a warp's tile
+inline constexpr int kSm80BandBytes = 64;  // of a pixel's channels: of one turn of the loop
 // From one pixel of a halo to the next: an odd number of 16-byte pieces, so eight neighbours lie in eight groups of
 // banks.
-constexpr int mma_row_pitch(int row_bytes) { return row_bytes + 16; }
-inline constexpr int kMmaStages = 3;  // weights of as many turns are in shared memory or on the way
-inline constexpr int kMmaPassRows = 32;  // pixels of a halo that a block's threads copy at once
-inline constexpr int kMmaTablePasses = 4;  // whose places lie together for a thread
-inline constexpr int kMmaMaxKernel = 128;  // taps along one axis
-inline constexpr int kMmaMaxStride = 64;
-inline constexpr int kMmaPlaceBytes = 16;  // of a pixel's entry in a table of places
-inline constexpr int kMmaOffsetBytes = 4;  // of a pixel's entry in the table of a halo
-inline constexpr int kMmaMostTablePlanes = 16;  // of a halo's table; more are entered one after the other
+constexpr int sm80_row_pitch(int row_bytes) { return row_bytes + 16; }
+inline constexpr int kSm80Stages = 3;  // weights of as many turns are in shared memory or on the way
+inline constexpr int kSm80PassRows = 32;  // pixels of a halo that a block's threads copy at once
+inline constexpr int kSm80TablePasses = 4;  // whose places lie together for a thread
+inline constexpr int kSm80MaxKernel = 128;  // taps along one axis
+inline constexpr int kSm80MaxStride = 64;
+inline constexpr int kSm80PlaceBytes = 16;  // of a pixel's entry in a table of places
+inline constexpr int kSm80OffsetBytes = 4;  // of a pixel's entry in the table of a halo
+inline constexpr int kSm80MostTablePlanes = 16;  // of a halo's table; more are entered one after the other
 // Words from one channel to the next of the 8 that a warp stages on their way to a result with adjacent columns: four
 // lanes' columns further in banks.
-constexpr int mma_staging_pitch(int element_bytes) { return kMmaWarpPixels * element_bytes / 4 * 9 / 8; }
+constexpr int sm80_staging_pitch(int element_bytes) { return kSm80WarpPixels * element_bytes / 4 * 9 / 8; }
 
-// Blocks of a multiprocessor that registers must suffice for; rows: MmaTile::rows; split: 3xTF32.
-constexpr int mma_blocks(int rows, bool split) { return rows == 4 || split ? 2 : 3; }
+// Blocks of a multiprocessor that registers must suffice for; rows: Sm80Tile::rows; split: 3xTF32.
+constexpr int sm80_blocks(int rows, bool split) { return rows == 4 || split ? 2 : 3; }
 
 // Four warps: warps_m along the result channels, the others along the pixels; a warp has 16 * rows channels (an
 // instance of the kernel) and 64 pixels.
-struct MmaTile {
+struct Sm80Tile {
   int rows, warps_m;
   constexpr int channels() const { return 16 * rows * warps_m; }
-  constexpr int pixels() const { return kMmaWarpPixels * (kMmaThreads / 32 / warps_m); }
+  constexpr int pixels() const { return kSm80WarpPixels * (kSm80Threads / 32 / warps_m); }
 };
-inline constexpr MmaTile kMmaTiles[] = {{4, 1}, {4, 2}, {4, 4}, {2, 1}, {2, 2}};
+inline constexpr Sm80Tile kSm80Tiles[] = {{4, 1}, {4, 2}, {4, 4}, {2, 1}, {2, 2}};
 
 // Pixels along each axis.
-struct MmaExtent {
+struct Sm80Extent {
   int n = 1, h = 1, w = 1;
 };
 
 // Forward and grad_input (kernels/mma/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the same
 // for every phase.
-struct MmaConvPlan {
+struct IgemmSm80Plan {
   static constexpr const char* kFamily = "igemm_sm80";
 
-  MmaTile tile{4, 1};
+  Sm80Tile tile{4, 1};
   bool split = false;  // float32 as two TF32 parts, three products
-  MmaExtent pixels;  // of a tile
-  MmaExtent halo;  // pixels staged
-  MmaExtent tiles;
+  Sm80Extent pixels;  // of a tile
+  Sm80Extent halo;  // pixels staged
+  Sm80Extent tiles;
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
   int phases_h = 1, phases_w = 1;
   int planes_h = 1, planes_w = 1;
   int slots_h = 1, slots_w = 1;  // taps of the fullest phase along each axis, over all planes
-  int row_bytes = kMmaBandBytes;  // of one pixel's channels in shared memory, one or two bands: one chunk
+  int row_bytes = kSm80BandBytes;  // of one pixel's channels in shared memory, one or two bands: one chunk
   int bands = 1, chunks = 1;  // of source channels
   int m_tiles = 1;
   int halos_ahead = 1;  // halos on the way while one is in use
@@ -84,18 +84,18 @@ struct MmaConvPlan {
 
 // grad_weight (kernels/mma/weight.cuh has the meaning): what one warp has, 16 * rows input channels x `units` units of
 // 16 output channels of one tap each; instances of the kernel.
-struct MmaWeightTile {
+struct WgradSm80Tile {
   int rows, units;
   constexpr int channels() const { return 16 * rows; }
 };
-inline constexpr MmaWeightTile kMmaWeightTiles[] = {{4, 4}, {4, 3}, {2, 4}};
-inline constexpr MmaWeightTile kMmaWeightTilesSplit[] = {{4, 3}, {2, 4}};  // 3xTF32 needs registers for the parts
+inline constexpr WgradSm80Tile kWgradSm80Tiles[] = {{4, 4}, {4, 3}, {2, 4}};
+inline constexpr WgradSm80Tile kWgradSm80TilesSplit[] = {{4, 3}, {2, 4}};  // 3xTF32 needs registers for the parts
 // Warps that a multiprocessor's registers suffice for, and the most of a block.
-constexpr int mma_weight_warps(MmaWeightTile tile, bool split) { return split || tile.rows * tile.units > 12 ? 8 : 12; }
+constexpr int wgrad_sm80_warps(WgradSm80Tile tile, bool split) { return split || tile.rows * tile.units > 12 ? 8 : 12; }
 
 // One tap along one axis, in the order in which groups of them are formed. A group's lines of grad_output lie in
 // segments: lines a stride apart, one after the other.
-struct MmaWeightTap {
+struct WgradSm80Tap {
   int reach;  // of the segment's first line, for pixel 0: the line of grad_output
   int16_t tap;
   int16_t line;  // of the staged ones, for the tile's first pixel
@@ -104,8 +104,8 @@ struct MmaWeightTap {
 
 // Where the taps of one axis find the lines that a tile of `pixels` needs, in groups of `most`: taps whose lines a
 // stride spreads alike come together, so they share them. Returns the most lines of a group.
-inline int mma_weight_taps(int kernel, int stride, int padding, int dilation, int most, int pixels,
-                           MmaWeightTap* taps) {
+inline int wgrad_sm80_taps(int kernel, int stride, int padding, int dilation, int most, int pixels,
+                           WgradSm80Tap* taps) {
   const int common = gcd(stride, dilation);
   const int step = stride / common;
   int count = 0, lines = 0, most_lines = 0;
@@ -125,17 +125,17 @@ inline int mma_weight_taps(int kernel, int stride, int padding, int dilation, in
   return most_lines;
 }
 
-struct MmaWeightPlan {
+struct WgradSm80Plan {
   static constexpr const char* kFamily = "igemm_sm80";
 
-  MmaWeightTile tile{4, 4};
+  WgradSm80Tile tile{4, 4};
   bool split = false;  // float32 as two TF32 parts, three products
   int warps_m = 1, warps_n = 1;  // along the input channels, along the units
   int chunks_n = 1;  // of 16 output channels, of a block
   int taps_h = 1, taps_w = 1;  // of a group along each axis; the last one may have fewer
   int groups_h = 1, groups_w = 1;
-  MmaExtent pixels;  // of a step
-  MmaExtent tiles;
+  Sm80Extent pixels;  // of a step
+  Sm80Extent tiles;
   int step_pixels = 16;  // whole products: the last ones may be none
   int y_rows = 1;  // pixels of grad_output staged, at most
   int x_pitch = 0, y_pitch = 0;  // bytes from one staged pixel to the next
@@ -151,6 +151,6 @@ struct MmaWeightPlan {
   constexpr int channels_m() const { return tile.channels() * warps_m; }
   constexpr int channels_n() const { return 16 * chunks_n; }
 };
-inline constexpr int kMmaWeightSlots = 2;  // steps in shared memory: one in use, the next one on its way
+inline constexpr int kWgradSm80Slots = 2;  // steps in shared memory: one in use, the next one on its way
 
 }  // namespace deconv

@@ -34,7 +34,7 @@ constexpr double kLaunchMs = 6e-3;
 
 std::string refusal(const Problem& problem, const Device& device) {
   if (!device.has_mma) return "needs a GPU and a build for compute capability 8.0 or later";
-  return tensor_core_refusal(problem, kMinChannels, kMmaMaxKernel, kMmaMaxStride);
+  return tensor_core_refusal(problem, kMinChannels, kSm80MaxKernel, kSm80MaxStride);
 }
 
 class Candidates {
@@ -65,14 +65,14 @@ class Candidates {
   bool alternates() const { return c_.result.stride[1] != 1 && w_.result_step() == 2 && packs_four_columns(c_.result); }
 
   // Other tiles leave half of their channels empty, or bring halos too often.
-  bool suits(const MmaTile& tile) const {
+  bool suits(const Sm80Tile& tile) const {
     const int64_t channels = c_.result_channels;
     return tile.channels() == 32 ? channels <= 32 : channels > tile.channels() / 2;
   }
 
   // The best of the shapes that the tile's pixels can take. Nothing if none fits.
-  std::optional<MmaConvPlan> plan(const MmaTile& tile, bool repack, bool unpack, int together) const {
-    std::optional<MmaConvPlan> best;
+  std::optional<IgemmSm80Plan> plan(const Sm80Tile& tile, bool repack, bool unpack, int together) const {
+    std::optional<IgemmSm80Plan> best;
     double best_ms = 0;
     const int width = w_.phase_size(0);
     int last = 0;
@@ -82,9 +82,9 @@ class Candidates {
       for (const int w : {(even + 7) / 8 * 8, even}) {
         if (w == last || w > most) continue;
         last = w;
-        for (const int row_bytes : {2 * kMmaBandBytes, kMmaBandBytes}) {
+        for (const int row_bytes : {2 * kSm80BandBytes, kSm80BandBytes}) {
           for (const bool keep : {false, true}) {
-            const std::optional<MmaConvPlan> p = with_width(tile, w, row_bytes, keep, repack, unpack, together);
+            const std::optional<IgemmSm80Plan> p = with_width(tile, w, row_bytes, keep, repack, unpack, together);
             if (!p) continue;
             const double ms = estimate_ms(*p);
             if (best && ms >= best_ms) continue;
@@ -97,11 +97,11 @@ class Candidates {
     return best;
   }
 
-  double estimate_ms(const MmaConvPlan& p) const {
+  double estimate_ms(const IgemmSm80Plan& p) const {
     const double phases = p.phases_h * p.phases_w;
     const double taps = h_.kernel * w_.kernel / phases;  // of a block, on average
     const double outputs = p.tile.channels() * p.tile.pixels();
-    const double products = outputs * kMmaBandBytes / (kShareOfPeak * mma_tensor_rate(device_.capability)) *
+    const double products = outputs * kSm80BandBytes / (kShareOfPeak * sm80_tensor_rate(device_.capability)) *
                             (p.tile.rows == 2 ? kTwoRows : 1) * (p.tile.warps_m == 4 ? kManyChannels : 1) *
                             (p.split ? kSplitProducts : 1);
     const double halos = (p.keep_halos ? 1 / phases : std::min<double>(1, taps)) * p.planes_h * p.planes_w;
@@ -109,7 +109,7 @@ class Candidates {
     const int loads = vector_source_ || p.repack ? 0 : element_ == 4 ? 1 : 2;
     const bool leaves_alone = !channels_adjacent(p) &&
                               ((!whole_lines() && !holds_lines(p)) ||
-                               (element_ == 2 && p.together == 1 && !mma_vector_result(problem_, p)));
+                               (element_ == 2 && p.together == 1 && !sm80_vector_result(problem_, p)));
     const double item = taps * p.bands * (products + kTurnCost) + rows * kRowCost[loads] +
                         (leaves_alone ? outputs / kElements : 0) + kItemCost;
     const double rounds = ceil_div(p.blocks, device_.multiprocessors);
@@ -124,10 +124,10 @@ class Candidates {
   }
 
  private:
-  std::optional<MmaConvPlan> with_width(const MmaTile& tile, int width, int row_bytes, bool keep, bool repack,
-                                        bool unpack, int together) const {
+  std::optional<IgemmSm80Plan> with_width(const Sm80Tile& tile, int width, int row_bytes, bool keep, bool repack,
+                                          bool unpack, int together) const {
     if (together > 1 && width % 2 != 0) return std::nullopt;  // a lane has two neighbours of each phase
-    MmaConvPlan p;
+    IgemmSm80Plan p;
     p.tile = tile;
     p.together = together;
     p.split = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32;
@@ -140,13 +140,13 @@ class Candidates {
     p.slots_h = std::max(1, span_h_.most_of_phase);
     p.slots_w = std::max(1, span_w_.most_of_phase);
     p.row_bytes = row_bytes;
-    p.bands = ceil_div(c_.source_channels * element_, kMmaBandBytes);
+    p.bands = ceil_div(c_.source_channels * element_, kSm80BandBytes);
     p.chunks = ceil_div(c_.source_channels * element_, row_bytes);
     p.m_tiles = ceil_div(c_.result_channels, tile.channels());
     p.repack = repack;
     p.unpack = unpack;
     p.slice = slice(repack, unpack);
-    const int of_chunk = row_bytes / kMmaBandBytes;
+    const int of_chunk = row_bytes / kSm80BandBytes;
     if (p.bands < of_chunk) return std::nullopt;  // half of each row empty
     const int height = h_.phase_size(0), rest = tile.pixels() / width;
     p.pixels.w = width;
@@ -156,7 +156,7 @@ class Candidates {
     p.tiles.n = ceil_div(p.slice, p.pixels.n);
     p.tiles.h = ceil_div(height, p.pixels.h);
     p.tiles.w = ceil_div(w_.phase_size(0), width);
-    const int64_t rows = int64_t{p.halo.n} * p.halo.h * p.halo.w, pitch = mma_row_pitch(row_bytes);
+    const int64_t rows = int64_t{p.halo.n} * p.halo.h * p.halo.w, pitch = sm80_row_pitch(row_bytes);
     if (rows > device_.shared_bytes_per_block / pitch) return std::nullopt;
     const Tensor4 source = repack ? repacked_source(problem_) : c_.source;
     const int64_t reach = (p.halo.n - 1) * source.stride[0] +
@@ -169,21 +169,21 @@ class Candidates {
     // A halo that is asked for at its predecessor's first turn must be there in time, however few turns there are.
     const int turns = std::max(1, span_h_.least * span_w_.least) * (p.bands % of_chunk == 0 ? of_chunk : 1);
     p.keep_halos = keep;
-    p.halos_ahead = keep ? halos : ceil_div(kMmaStages - 1, turns);
-    if (p.halos_ahead * turns < kMmaStages - 1) return std::nullopt;
+    p.halos_ahead = keep ? halos : ceil_div(kSm80Stages - 1, turns);
+    if (p.halos_ahead * turns < kSm80Stages - 1) return std::nullopt;
     p.halo_slots = p.halos_ahead + (keep ? halos : 1);
-    p.halo_bytes = round_up(rows, kMmaPassRows) * pitch;
-    p.staged_bytes = channels_adjacent(p) || together > 1 ? 0 : 8 * mma_staging_pitch(element_) * 4;
+    p.halo_bytes = round_up(rows, kSm80PassRows) * pitch;
+    p.staged_bytes = channels_adjacent(p) || together > 1 ? 0 : 8 * sm80_staging_pitch(element_) * 4;
     p.weights_at = round_up(p.halo_slots * p.halo_bytes, 128);
-    p.staging_at = p.weights_at + kMmaStages * tile.channels() * kMmaBandBytes;
-    p.table_at = p.staging_at + kMmaThreads / 32 * p.staged_bytes;
-    p.table_planes = planes <= kMmaMostTablePlanes ? planes : 1;
-    p.places_at = p.table_at + p.table_planes * kMmaOffsetBytes * round_up(rows, kMmaPassRows * kMmaTablePasses);
-    p.kept_at = p.places_at + tile.pixels() * kMmaPlaceBytes;
+    p.staging_at = p.weights_at + kSm80Stages * tile.channels() * kSm80BandBytes;
+    p.table_at = p.staging_at + kSm80Threads / 32 * p.staged_bytes;
+    p.table_planes = planes <= kSm80MostTablePlanes ? planes : 1;
+    p.places_at = p.table_at + p.table_planes * kSm80OffsetBytes * round_up(rows, kSm80PassRows * kSm80TablePasses);
+    p.kept_at = p.places_at + tile.pixels() * kSm80PlaceBytes;
     p.shared_bytes = p.kept_at + (together - 1) * tile.channels() * tile.pixels() * element_;
     if (p.shared_bytes > device_.shared_bytes_per_block) return std::nullopt;
     p.packed_bytes = problem_.groups * p.m_tiles * p.phases_h * p.phases_w * p.bands * p.slots_h * p.slots_w *
-                     tile.channels() * kMmaBandBytes;
+                     tile.channels() * kSm80BandBytes;
     if (p.packed_bytes > std::max(kWorkspaceLimit, kMostPadding * problem_.w.numel() * element_)) return std::nullopt;
     p.repacked_bytes = repack ? repacked_image_bytes(problem_) * p.slice : 0;
     p.unpacked_bytes = unpack ? result_image_bytes() * p.slice : 0;
@@ -192,24 +192,24 @@ class Candidates {
 
   int64_t result_image_bytes() const { return c_.result.numel() / problem_.batch * element_; }
   // Of what the kernel stores.
-  bool channels_adjacent(const MmaConvPlan& p) const { return p.unpack || c_.result.stride[1] == 1; }
+  bool channels_adjacent(const IgemmSm80Plan& p) const { return p.unpack || c_.result.stride[1] == 1; }
 
   bool is_whole(int64_t elements) const { return elements * element_ % kSectorBytes == 0; }
   bool whole_lines() const { return is_whole(c_.result.stride[2]) && is_whole(c_.result.stride[1]); }
   // True if a tile has its lines of the result whole, and one after the other.
-  bool holds_lines(const MmaConvPlan& p) const {
+  bool holds_lines(const IgemmSm80Plan& p) const {
     return h_.result_step() == 1 && w_.result_step() == p.together && p.pixels.w >= w_.phase_size(0);
   }
 
   // Blocks of a multiprocessor.
-  int resident(const MmaConvPlan& p) const {
+  int resident(const IgemmSm80Plan& p) const {
     return std::clamp(device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared), 1,
-                      mma_blocks(p.tile.rows, p.split));
+                      sm80_blocks(p.tile.rows, p.split));
   }
 
   // As many items a block as leave the blocks in few whole rounds: a block's first halo comes while nothing is
   // computed, a fifth of an item's time. False: too many items.
-  bool choose_runs(MmaConvPlan& p) const {
+  bool choose_runs(IgemmSm80Plan& p) const {
     const int64_t items = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
     const int64_t columns = problem_.groups * p.m_tiles, at_once = int64_t{device_.multiprocessors} * resident(p);
     if (items > (1 << 30) / columns) return false;
@@ -228,7 +228,7 @@ class Candidates {
   }
 
   // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
-  double result_traffic(const MmaConvPlan& p) const {
+  double result_traffic(const IgemmSm80Plan& p) const {
     const double bytes = c_.result.numel() * element_;
     if (channels_adjacent(p)) return bytes;
     const double line = p.pixels.w * p.together * element_;  // of a tile
@@ -251,23 +251,23 @@ class Candidates {
 
 }  // namespace
 
-double mma_tensor_rate(int capability) {
+double sm80_tensor_rate(int capability) {
   if (capability == 80) return 2048;
   if (capability == 90) return 2690;
   return capability < 90 || capability >= 120 ? 512 : 2048;
 }
 
-std::string describe(const MmaConvPlan& plan, DType) {
+std::string describe(const IgemmSm80Plan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.channels() << " channels x (" << plan.pixels.n << " images, " << plan.pixels.h << " rows, "
        << plan.pixels.w << " columns) in " << plan.tile.pixels() << " pixels"
-       << (plan.row_bytes > kMmaBandBytes ? ", rows of 128 bytes" : "") << (plan.keep_halos ? ", halos kept" : "")
+       << (plan.row_bytes > kSm80BandBytes ? ", rows of 128 bytes" : "") << (plan.keep_halos ? ", halos kept" : "")
        << (plan.together > 1 ? ", phases together" : "") << (plan.repack ? ", source repacked" : "")
        << (plan.unpack ? ", result unpacked" : "") << (plan.split ? ", three TF32 products" : "");
   return text.str();
 }
 
-bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan) {
+bool sm80_vector_result(const Problem& problem, const IgemmSm80Plan& plan) {
   const Correlation c = correlation(problem);
   const int64_t size = element_size(problem.dtype);
   if (plan.unpack) return true;
@@ -283,12 +283,12 @@ std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, 
     return refuse(considered, "igemm_sm80 family", why);
   const Candidates candidates(problem, device);
   std::optional<Plan> best;
-  for (const MmaTile& tile : kMmaTiles) {
+  for (const Sm80Tile& tile : kSm80Tiles) {
     if (!candidates.suits(tile)) continue;
     for (const bool repack : {false, true}) {
       for (const auto& [unpack, together] : {std::pair{false, 1}, {false, 2}, {true, 1}}) {
         if (candidates.slice(repack, unpack) == 0 || (together > 1 && !candidates.alternates())) continue;
-        const std::optional<MmaConvPlan> plan = candidates.plan(tile, repack, unpack, together);
+        const std::optional<IgemmSm80Plan> plan = candidates.plan(tile, repack, unpack, together);
         if (!plan) continue;
         consider_plan(best, "igemm_sm80 family", *plan,
                       plan->packed_bytes + plan->repacked_bytes + plan->unpacked_bytes, candidates.estimate_ms(*plan),

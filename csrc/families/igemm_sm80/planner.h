@@ -14,10 +14,10 @@ struct Candidate;
 struct Device;
 struct Plan;
 
-std::string describe(const MmaConvPlan& plan, DType dtype);
-std::string describe_launch(const MmaConvPlan& plan);
-std::string describe(const MmaWeightPlan& plan, DType dtype);
-std::string describe_launch(const MmaWeightPlan& plan);
+std::string describe(const IgemmSm80Plan& plan, DType dtype);
+std::string describe_launch(const IgemmSm80Plan& plan);
+std::string describe(const WgradSm80Plan& plan, DType dtype);
+std::string describe_launch(const WgradSm80Plan& plan);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_mma_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
@@ -25,10 +25,10 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
 
 // Multiplications and additions of 16-bit operands a cycle and multiprocessor, with mma.sync and float32 sums: data
 // sheets; 9.0 measured on an H200.
-double mma_tensor_rate(int capability);
+double sm80_tensor_rate(int capability);
 
 // Given a base pointer of 16 bytes: whether results leave in packs, 16 bytes of adjacent channels, or 4 bytes of
 // adjacent columns.
-bool mma_vector_result(const Problem& problem, const MmaConvPlan& plan);
+bool sm80_vector_result(const Problem& problem, const IgemmSm80Plan& plan);
 
 }  // namespace deconv

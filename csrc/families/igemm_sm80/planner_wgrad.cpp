@@ -34,7 +34,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   for (const Axis& axis : problem.axis) {
     if (2 * axis.input * axis.stride > kMostCoordinate) return "takes coordinates below 2^30";
   }
-  return tensor_core_refusal(problem, 1, kMmaMaxKernel, kMmaMaxStride);
+  return tensor_core_refusal(problem, 1, kSm80MaxKernel, kSm80MaxStride);
 }
 
 // Sizes of groups of taps along one axis: all, a half, a third, those that share lines, one; the largest first.
@@ -76,7 +76,7 @@ class Candidates {
   template <class Visit>
   void for_all(Visit visit) const {
     const int chunks = ceil_div(channels_n_, 16);
-    const auto consider = [&](MmaWeightTile tile) {
+    const auto consider = [&](WgradSm80Tile tile) {
       // The narrow tile where the wide one would leave half of its rows empty.
       const bool is_narrow = tile.rows == 2, half_empty = round_up(channels_m_, 32) < round_up(channels_m_, 64);
       if (is_narrow != half_empty && (is_narrow || channels_m_ <= 32)) return;
@@ -89,7 +89,7 @@ class Candidates {
           last_chunks = chunks_n;
           for (const int taps_h : tap_groups(h_)) {
             for (const int taps_w : tap_groups(w_)) {
-              MmaWeightPlan p;
+              WgradSm80Plan p;
               p.tile = tile;
               p.split = split_;
               p.warps_m = warps_m;
@@ -97,7 +97,7 @@ class Candidates {
               p.chunks_n = chunks_n;
               p.taps_h = taps_h;
               p.taps_w = taps_w;
-              if (p.warps() > mma_weight_warps(tile, split_)) continue;
+              if (p.warps() > wgrad_sm80_warps(tile, split_)) continue;
               for (const int pixels : kStepPixels) with_pixels(p, pixels, visit);
             }
           }
@@ -105,14 +105,14 @@ class Candidates {
       }
     };
     if (split_) {
-      for (const MmaWeightTile tile : kMmaWeightTilesSplit) consider(tile);
+      for (const WgradSm80Tile tile : kWgradSm80TilesSplit) consider(tile);
     } else {
-      for (const MmaWeightTile tile : kMmaWeightTiles) consider(tile);
+      for (const WgradSm80Tile tile : kWgradSm80Tiles) consider(tile);
     }
   }
 
   // The splits that are estimated best. False: their sums need more than the workspace.
-  bool choose_splits(MmaWeightPlan& p) const {
+  bool choose_splits(WgradSm80Plan& p) const {
     const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / p.step_pixels);
     const SplitLimits limits{p.blocks, p.steps, most_splits(partial_bytes(p)), most_steps};
     const auto set = [&](const SplitK& split) {
@@ -130,11 +130,11 @@ class Candidates {
     return split.has_value();
   }
 
-  int64_t workspace_bytes(const MmaWeightPlan& p) const {
+  int64_t workspace_bytes(const WgradSm80Plan& p) const {
     return p.repack_x || p.repack_y ? p.repacked_y_at + y_bytes() : sums_bytes(p);
   }
 
-  double estimate_ms(const MmaWeightPlan& p) const {
+  double estimate_ms(const WgradSm80Plan& p) const {
     const double blocks = ceil_div(p.blocks, device_.multiprocessors);
     const double warps = std::min<double>(blocks, resident(p)) * p.warps();
     const double share = std::min(kMostShare, kShareOfPeak + kShareOfWarp * warps);
@@ -151,12 +151,12 @@ class Candidates {
 
   // The shape of at most so many pixels that stages least.
   template <class Visit>
-  void with_pixels(const MmaWeightPlan& plan, int most, Visit visit) const {
-    std::optional<MmaWeightPlan> best;
+  void with_pixels(const WgradSm80Plan& plan, int most, Visit visit) const {
+    std::optional<WgradSm80Plan> best;
     double best_cost = 0;
     int last = 0;
     for (int width = most; width >= kLeastWidth; width /= 2) {
-      MmaWeightPlan p = plan;
+      WgradSm80Plan p = plan;
       p.pixels.w = even_part(w_.input, width);
       if (p.pixels.w == last) continue;
       last = p.pixels.w;
@@ -169,7 +169,7 @@ class Candidates {
       best_cost = cost;
     }
     if (!best) return;
-    MmaWeightPlan& p = *best;
+    WgradSm80Plan& p = *best;
     p.tiles.n = ceil_div(problem_.batch, p.pixels.n);
     p.tiles.h = ceil_div(h_.input, p.pixels.h);
     p.tiles.w = ceil_div(w_.input, p.pixels.w);
@@ -182,10 +182,10 @@ class Candidates {
     if (p.steps <= 1 << 30 && p.blocks <= INT32_MAX / 16) visit(p);
   }
 
-  bool choose_memory(MmaWeightPlan& p) const {
-    std::array<MmaWeightTap, kMmaMaxKernel> taps;
+  bool choose_memory(WgradSm80Plan& p) const {
+    std::array<WgradSm80Tap, kSm80MaxKernel> taps;
     const auto lines = [&](const Axis& axis, int most, int pixels) -> int64_t {
-      return mma_weight_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most, pixels, taps.data());
+      return wgrad_sm80_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most, pixels, taps.data());
     };
     const int64_t rows = p.pixels.n * lines(h_, p.taps_h, p.pixels.h) * lines(w_, p.taps_w, p.pixels.w);
     // Eight elements more than the channels: an odd number of 16 (float32: 32) bytes, so neighbouring pixels begin in
@@ -197,33 +197,33 @@ class Candidates {
     p.step_pixels = round_up(p.pixels.n * p.pixels.h * p.pixels.w, 32 / element_);
     p.y_at = p.step_pixels * p.x_pitch;
     p.slot_bytes = p.y_at + p.y_rows * p.y_pitch;
-    p.x_places_at = kMmaWeightSlots * p.slot_bytes;
-    p.y_places_at = p.x_places_at + p.step_pixels * kMmaPlaceBytes;
-    p.rows_at = p.y_places_at + p.y_rows * kMmaPlaceBytes;
+    p.x_places_at = kWgradSm80Slots * p.slot_bytes;
+    p.y_places_at = p.x_places_at + p.step_pixels * kSm80PlaceBytes;
+    p.rows_at = p.y_places_at + p.y_rows * kSm80PlaceBytes;
     p.shared_bytes = p.rows_at + 4 * p.step_pixels;
     return p.shared_bytes <= device_.shared_bytes_per_block;
   }
 
   // Blocks of a multiprocessor.
-  int resident(const MmaWeightPlan& p) const {
-    return std::max(1, std::min(mma_weight_warps(p.tile, p.split) / p.warps(),
+  int resident(const WgradSm80Plan& p) const {
+    return std::max(1, std::min(wgrad_sm80_warps(p.tile, p.split) / p.warps(),
                                 device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared)));
   }
 
-  int64_t partial_bytes(const MmaWeightPlan& p) const {
+  int64_t partial_bytes(const WgradSm80Plan& p) const {
     return 4 * problem_.groups * h_.kernel * w_.kernel * p.blocks_m * p.channels_m() * p.blocks_n * p.channels_n();
   }
-  int64_t sums_bytes(const MmaWeightPlan& p) const { return p.splits > 1 ? p.splits * partial_bytes(p) : 0; }
+  int64_t sums_bytes(const WgradSm80Plan& p) const { return p.splits > 1 ? p.splits * partial_bytes(p) : 0; }
 
   // Cycles of a step: to stage the operands, to multiply.
-  double staging(const MmaWeightPlan& p) const {
+  double staging(const WgradSm80Plan& p) const {
     const auto cost = [&](bool vector) { return kPieceCost[vector ? 0 : element_ == 4 ? 1 : 2]; };
     return (p.step_pixels * p.channels_m() * cost(x_vector_) + p.y_rows * p.channels_n() * cost(y_vector_)) * element_ /
            16;
   }
-  double products(const MmaWeightPlan& p) const {
+  double products(const WgradSm80Plan& p) const {
     const int64_t sums = p.warps() * p.tile.channels() * 16 * p.tile.units;
-    return sums * p.step_pixels * element_ * (p.split ? kSplitProducts : 1) / mma_tensor_rate(device_.capability);
+    return sums * p.step_pixels * element_ * (p.split ? kSplitProducts : 1) / sm80_tensor_rate(device_.capability);
   }
 
   const Problem& problem_;
@@ -235,7 +235,7 @@ class Candidates {
 
 }  // namespace
 
-std::string describe(const MmaWeightPlan& plan, DType) {
+std::string describe(const WgradSm80Plan& plan, DType) {
   std::ostringstream text;
   text << plan.taps_h << 'x' << plan.taps_w << " taps x " << plan.channels_m() << " input x " << plan.channels_n()
        << " output channels, " << plan.warps_m << 'x' << plan.warps_n << " warps of " << plan.tile.channels()
@@ -252,7 +252,7 @@ std::optional<Plan> plan_mma_weight(const Problem& problem, const Device& device
   for (const bool repack : {false, true}) {
     const Candidates candidates(problem, device, repack);
     if (repack && !candidates.can_repack()) break;
-    candidates.for_all([&](MmaWeightPlan p) {
+    candidates.for_all([&](WgradSm80Plan p) {
       if (!candidates.choose_splits(p)) return;
       consider_plan(best, "igemm_sm80 family", p, candidates.workspace_bytes(p), candidates.estimate_ms(p),
                     problem.dtype, considered);

@@ -5,7 +5,7 @@
 
 #include "device/mma_sm80.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 // The upper 19 bits, and the exact rest; the rest is NaN if the value is Inf or NaN.
 __device__ __forceinline__ uint32_t high_part(uint32_t value) { return value & 0xffffe000u; }
@@ -83,4 +83,4 @@ __device__ __forceinline__ void multiply_add_split(float (&sums)[kColumns][4], u
   }
 }
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

@@ -7,7 +7,7 @@
 //   K = pixels            a step: any tile of images x rows x columns
 //
 // In shared memory a pixel is a row of channels, for all layouts, strides and dilations. A block stages the grad_output
-// pixels of all its taps once; along each axis lines that are a stride apart are adjacent (MmaWeightTap). So adjacent
+// pixels of all its taps once; along each axis lines that are a stride apart are adjacent (WgradSm80Tap). So adjacent
 // pixels are adjacent rows for every tap, and a tap is an offset. Each lane names the rows of its fragments.
 //
 // Splits of the steps write partial sums; lowerings/split_k_reduce.cuh adds them in order: same bits in every run.
@@ -16,7 +16,7 @@
 #include "families/igemm_sm80/load_wgrad.cuh"
 #include "families/igemm_sm80/tf32x3.cuh"
 
-namespace deconv::mma {
+namespace deconv::sm80 {
 
 template <class T, int kRows_, int kUnits_, bool kSplit_>
 struct WeightConfig {
@@ -24,7 +24,7 @@ struct WeightConfig {
   static constexpr int kRows = kRows_;
   static constexpr int kUnits = kUnits_;
   static constexpr bool kSplit = kSplit_;  // tf32x3
-  static constexpr int kThreads = 32 * mma_weight_warps({kRows, kUnits}, kSplit);
+  static constexpr int kThreads = 32 * wgrad_sm80_warps({kRows, kUnits}, kSplit);
   static_assert(!kSplit || sizeof(T) == 4, "only float32 is split");
   static_assert(kRows % 2 == 0, "two rows of matrices share 32 channels");
 };
@@ -37,7 +37,7 @@ struct WeightTile {
 };
 template <class T>
 __device__ __forceinline__ WeightTile find_weight_tile(const WeightParams<T>& p) {
-  const MmaWeightPlan& plan = p.plan;
+  const WgradSm80Plan& plan = p.plan;
   unsigned rest = blockIdx.x;
   const auto take = [&](unsigned count) {
     const unsigned quotient = rest / count, digit = rest - quotient * count;
@@ -138,7 +138,7 @@ class WeightBlock {
   __device__ __forceinline__ int image_lines() const { return lines_h_ * lines_w_; }
 
   // The line of grad_output that a staged line holds, for pixel 0.
-  __device__ __forceinline__ static int reach_of(const MmaWeightTap* taps, int count, int line, int stride) {
+  __device__ __forceinline__ static int reach_of(const WgradSm80Tap* taps, int count, int line, int stride) {
     int i = count - 1;
     while (taps[i].segment > line) --i;
     return taps[i].reach + (line - taps[i].segment) * stride;
@@ -208,7 +208,7 @@ class WeightBlock {
 
   // Bytes from a slot's first row of grad_output to the row of a product's pixel.
   __device__ __forceinline__ uint32_t row_of(int k, int pixel) const {
-    return load_shared_4(shared_ + rows_lane_ + (k * kPixels + pixel) * 4);
+    return load_shared(shared_ + rows_lane_ + (k * kPixels + pixel) * 4);
   }
 
   // One product of all rows and units: kPixels pixels.
@@ -328,7 +328,7 @@ class WeightBlock {
   }
 
   const WeightParams<T>& p;
-  const MmaWeightPlan& plan;
+  const WgradSm80Plan& plan;
   const WeightTile tile_;
   const int lines_h_, lines_w_;  // lines of grad_output staged for an image
   const WeightSource<T> x_, y_;
@@ -347,4 +347,4 @@ __global__ void __launch_bounds__(Config::kThreads)
 #endif
 }
 
-}  // namespace deconv::mma
+}  // namespace deconv::sm80

@@ -21,7 +21,7 @@
 #include "families/igemm_sm90/load_source_nchw.cuh"
 #include "families/igemm_sm90/params.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Config>
 class ConvBlock {
@@ -31,7 +31,7 @@ class ConvBlock {
   static constexpr int kMultiplyWarps = 8;
   static constexpr int kSkewBarrier = 1, kTurnBarriers = 2;  // kTurnBarriers: one for each warpgroup
   static constexpr int kSumBarrier = 4, kCopyBarriers = 5;  // kCopyBarriers: one for each warpgroup
-  static constexpr bool kIsIm2col = Config::kSource == HopperSource::kIm2col;
+  static constexpr bool kIsIm2col = Config::kSource == Sm90Source::kIm2col;
 
  public:
   __device__ __forceinline__ ConvBlock(const ConvParams<T>& params, unsigned char* shared)
@@ -63,7 +63,7 @@ class ConvBlock {
       barrier_init_fence();
     }
     if constexpr (kIsIm2col) MatrixSource::write_table(p, shared_ + plan.table_at);
-    if constexpr (Config::kSource == HopperSource::kTransposed) {
+    if constexpr (Config::kSource == Sm90Source::kTransposed) {
       if (plan.raw_boxes * plan.raw_row_bytes < kRowBytes) clear_halos();
     }
     __syncthreads();
@@ -161,7 +161,7 @@ class ConvBlock {
                                   (taps.w.k + w * p.tap_step[1]) * p.weight_stride[1];
                   if constexpr (Config::kMajorM) {
                     copy_weight_major_m(p, item, tap, chunk, stage, ring.full_barrier());
-                  } else if (plan.weights == HopperWeights::kMajorK) {
+                  } else if (plan.weights == Sm90Weights::kMajorK) {
                     copy_weight<kRowBytes>(p, item, tap, chunk, stage, ring.full_barrier());
                   } else {
                     copy_bulk(stage, slots + static_cast<int64_t>(h * plan.slots_w + w) * plan.stage_bytes,
@@ -238,14 +238,14 @@ class ConvBlock {
     HaloWalk walk(*this);
     if (Config::kAsks && thread < 32) {
       if (thread > 0) return;
-      if constexpr (Config::kSource == HopperSource::kTensor) {
+      if constexpr (Config::kSource == Sm90Source::kTensor) {
         ask_for_halos(walk);
       } else {
         ask_for_raw_boxes(walk);
       }
     } else if constexpr (kIsIm2col) {
       write_matrices(walk, thread);
-    } else if constexpr (Config::kSource == HopperSource::kTransposed) {
+    } else if constexpr (Config::kSource == Sm90Source::kTransposed) {
       transpose_boxes(walk, thread - 32);
     } else if constexpr (Config::kWrites) {
       write_halos(walk, Config::kAsks ? thread - 32 : thread);
@@ -299,7 +299,7 @@ class ConvBlock {
     const WarpSource<T, Config::kParts, kRowBytes, 32 * Config::kSourceWarps> source(p, thread);
     Ring raw = raw_;
     for (Ring ring = halos_; walk.more(); walk.next(), ring.advance()) {
-      if constexpr (Config::kSource == HopperSource::kTensor) {
+      if constexpr (Config::kSource == Sm90Source::kTensor) {
         raw.wait_full();
         source.add_low_parts(halo_slot(ring));
         raw.advance();
@@ -342,10 +342,10 @@ class ConvBlock {
 #pragma unroll
     for (int i = 0; i < kRowBytes / 32; ++i) {
       if constexpr (Config::kMajorM) {
-        MmaMajorM<T, kN>::issue(acc, stage.weight + (kRows * kRowBytes >> 4) * i, stage.source + 2 * i,
-                                i > 0 || accumulate);
+        WgmmaMajorM<T, kN>::issue(acc, stage.weight + (kRows * kRowBytes >> 4) * i, stage.source + 2 * i,
+                                  i > 0 || accumulate);
       } else {
-        Mma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
+        Wgmma<T, kN>::issue(acc, stage.weight + 2 * i, stage.source + 2 * i, i > 0 || accumulate);
       }
     }
   }
@@ -361,7 +361,7 @@ class ConvBlock {
     const int first_row = warpgroup == 0
                               ? 0
                               : plan.second.n * plan.row.n + plan.second.h * plan.row.h + plan.second.w * plan.row.w;
-    const int first_weight = plan.tile_m > kHopperTileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
+    const int first_weight = plan.tile_m > kSm90TileM ? warpgroup * Config::kStageBytes * Config::kParts : 0;
     const uint32_t first_stage = shared_ + plan.weights_at + first_weight;
     const uint64_t weight_base = Config::kMajorM ? tile_descriptor_mn(first_stage, 0)
                                                  : tile_descriptor(first_stage, 8 * kRowBytes, kRowBytes);
@@ -406,7 +406,7 @@ class ConvBlock {
         for (int k = 0; k < kPhases; ++k) {
 #pragma unroll
           for (int i = 0; i < kN / 2; ++i) acc[k][i] = 0;
-          mma_pin(acc[k]);
+          wgmma_pin(acc[k]);
         }
         for (int plane = share.plane; plane < share.plane_end; ++plane) {
           if (is_idle(phases, plane)) continue;
@@ -432,13 +432,13 @@ class ConvBlock {
                   const Stage stage{weight_base + (weights.slot * plan.stage_bytes >> 4),
                                     halo + (row * kRowBytes >> 4)};
                   if constexpr (Config::kParts == 1) {
-                    mma_fence();
+                    wgmma_fence();
                     issue<kN>(acc[k], stage, true);
-                    mma_commit();
+                    wgmma_commit();
                     const int slot = weights.slot;
                     weights.advance();
                     weights_came = weights.is_full();
-                    mma_wait<1>();
+                    wgmma_wait<1>();
                     weights.release_if(owes_weight, old_weight);
                     ring.release_if(owes_halo, old_halo);
                     old_weight = slot;
@@ -467,9 +467,9 @@ class ConvBlock {
         }
         if (awaits_turn) await_turn(warpgroup);  // no segment had taps: the turn is still due
         if (plan.in_turns && (other_has_next || (warpgroup == 1 && !last_group))) give_turn(1 - warpgroup);
-        mma_wait<0>();
+        wgmma_wait<0>();
 #pragma unroll
-        for (int k = 0; k < kPhases; ++k) mma_pin(acc[k]);
+        for (int k = 0; k < kPhases; ++k) wgmma_pin(acc[k]);
         weights.release_if(owes_weight, old_weight);
         ring.release_if(owes_halo, old_halo);
         if (last_use) halos = ring;
@@ -479,7 +479,7 @@ class ConvBlock {
         }
         if (mixes() && !result.all_finite(acc)) *p.not_finite = 1;
         result.add_bias(item, acc);
-        if (Config::kMayCopy && plan.results == HopperResults::kCopied) {
+        if (Config::kMayCopy && plan.results == Sm90Results::kCopied) {
           copy_results(TmaStore<typename ConvResult::Tile>(result), item, group, acc, warpgroup);
         } else {
           result.store(item, phases, acc);
@@ -562,19 +562,19 @@ class ConvBlock {
     float part[kHalf];
     const Stage low_source{stage.weight, stage.source + (plan.halo_bytes >> 4)};
     const Stage low_weight{stage.weight + (Config::kStageBytes >> 4), stage.source};
-    mma_fence();
+    wgmma_fence();
     issue<kN>(part, low_source, false);
     issue<kN>(part, low_weight, true);
     issue<kN>(part, stage, true);
-    mma_commit();
-    mma_wait<0>();
-    mma_pin(part);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_pin(part);
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) total[i] += part[i];
   }
 
   const ConvParams<T>& p;
-  const HopperConvPlan& plan;
+  const IgemmSm90Plan& plan;
   uint32_t shared_;
   Ring halos_, weights_, raw_;
   uint32_t nowhere_;  // 16 bytes for rows outside the halo; never read
@@ -592,4 +592,4 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

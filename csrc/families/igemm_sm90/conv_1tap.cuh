@@ -6,24 +6,24 @@
 //
 //   warpgroups 0, 1 (2)   gather A from NCHW rows, multiply, store: a lane holds adjacent elements of a block's row
 //                         and eight lanes hold neighbouring pixels, so whole sectors leave from registers
-//   last warpgroup        one thread for each Pipeline issues TMA: pieces of kPlanesPiece pixels, a row a channel
+//   last warpgroup        one thread for each Pipeline issues TMA: pieces of kOneTapPiece pixels, a row a channel
 //
 // Weight-stationary if the weights of all channels fit: each warpgroup then has work tiles and a Pipeline of its own.
 // Else two share the weights of a work tile. Channel planes may begin off 16 bytes: rows then begin some pixels before
 // the piece, the same for all channels of a class, and lanes shift them away.
 #pragma once
 
+#include "device/memory.cuh"
 #include "device/mma_sm80.cuh"
-#include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_1tap.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-struct PlanesParams {
+struct OneTapParams {
   CUtensorMap source_map;
   // From a class's channel plane to the next: elements, and how far they reach past a multiple of 16 bytes.
   int class_step, class_skipped;
@@ -39,32 +39,32 @@ struct PlanesParams {
   bool whole;  // every element of a block exists
   bool pairs;  // adjacent elements of a block's row, from an even one on, may share a store
   Divisor columns, m_tiles, image_pieces, width;  // by the plan's numbers; by the source's width
-  HopperPlanesPlan plan;
+  OneTapPlan plan;
 };
 
 // kAligned: all channel planes begin at multiples of 16 bytes.
 template <class T, int kN, bool kResident, bool kAligned>
-class PlanesBlock {
+class OneTapBlock {
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kWarpgroups = planes_warpgroups(kN, kResident);  // that multiply
+  static constexpr int kWarpgroups = one_tap_warpgroups(kN, kResident);  // that multiply
   static constexpr int kMultiplyWarps = 4 * kWarpgroups;
-  static constexpr int kProducts = kHopperRowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
+  static constexpr int kProducts = kSm90RowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
   static constexpr int kChannels = 32 / kSize;  // of one wgmma
-  static constexpr int kChunk = kHopperRowBytes / kSize;  // channels
-  static constexpr int kPieceRowBytes = planes_row(kAligned ? 1 : 2) * kSize;
+  static constexpr int kChunk = kSm90RowBytes / kSize;  // channels
+  static constexpr int kPieceRowBytes = one_tap_row(kAligned ? 1 : 2) * kSize;
   static constexpr int kPieceBytes = kChunk * kPieceRowBytes;
-  static constexpr int kPieces = (kResident ? 1 : kWarpgroups) * kPlanesPieces;  // of a work tile
+  static constexpr int kPieces = (kResident ? 1 : kWarpgroups) * kOneTapPieces;  // of a work tile
   static constexpr int kTableBarriers = 1;  // one for each warpgroup
-  using Product = MmaFromRegisters<T, kN, false>;
+  using Product = WgmmaRs<T, kN, false>;
 
  public:
-  static constexpr int kThreads = planes_threads(kN, kResident);
+  static constexpr int kThreads = one_tap_threads(kN, kResident);
   // Registers of a producing and of a multiplying thread, out of those that the launch gives to all.
   static constexpr int kBringRegisters = kWarpgroups == 3 ? 56 : 40;
   static constexpr int kMultiplyRegisters = ((kThreads == 512 ? 512 : 504) - kBringRegisters) / kWarpgroups / 8 * 8;
   static_assert(kThreads == 512 || kThreads == 384, "512 or 504 registers for a thread of each warpgroup together");
 
-  __device__ __forceinline__ PlanesBlock(const PlanesParams<T>& params, unsigned char* shared)
+  __device__ __forceinline__ OneTapBlock(const OneTapParams<T>& params, unsigned char* shared)
       : p(params), plan(params.plan), shared_(shared_address(shared)) {}
 
   __device__ __forceinline__ void run() {
@@ -124,7 +124,7 @@ class PlanesBlock {
   };
   __device__ __forceinline__ Place place_of(int piece) const {
     const int image = p.image_pieces.quotient(piece);
-    return {image, (piece - image * plan.image_pieces) * kPlanesPiece};
+    return {image, (piece - image * plan.image_pieces) * kOneTapPiece};
   }
 
   __device__ __forceinline__ const unsigned char* weights_of(const Work& work) const {
@@ -220,7 +220,7 @@ class PlanesBlock {
   // warp: of the warpgroup.
   __device__ __forceinline__ void multiply(int warpgroup, int warp) const {
     const int lane = threadIdx.x % 32, chunks = plan.weights.chunks, of_ring = kResident ? warpgroup : 0;
-    const int first_piece = (kResident ? 0 : warpgroup * kPlanesPieces) + warp / 2;  // this warp's, of a work tile
+    const int first_piece = (kResident ? 0 : warpgroup * kOneTapPieces) + warp / 2;  // this warp's, of a work tile
     Ring ring = ring_of(of_ring);
     const uint32_t tables = shared_ + plan.tables_at + warpgroup * 2 * kTableBytes;
     uint32_t of_table = 0;  // the table of this work tile
@@ -233,7 +233,7 @@ class PlanesBlock {
       knows_weights = true;
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
-      mma_pin(acc);
+      wgmma_pin(acc);
       uint32_t a[2][4];  // while wgmma reads one, the next is gathered
       int before = 0;
 #pragma unroll 1
@@ -242,21 +242,21 @@ class PlanesBlock {
         const uint32_t slot = slot_address(of_ring, ring.slot), piece = slot + first_piece * kPieceBytes;
         const uint64_t weights = tile_descriptor(
             kResident ? shared_ + plan.weights_at + chunk * plan.weights.stage_bytes : slot + kPieces * kPieceBytes,
-            8 * kHopperRowBytes);
+            8 * kSm90RowBytes);
 #pragma unroll
         for (int k = 0; k < kProducts; ++k) {
           gather(a[k % 2], piece, warp, k, lane);
-          mma_fence();
+          wgmma_fence();
           Product::issue(acc, a[k % 2], weights + 2 * k, 1);
-          mma_commit();
-          mma_wait<1>();  // the wgmma before is done, so its operands are free
+          wgmma_commit();
+          wgmma_wait<1>();  // the wgmma before is done, so its operands are free
           if (k == 0 && chunk > 0 && lane == 0) ring.release(before);
         }
         before = ring.slot;
         ring.advance();
       }
-      mma_wait<0>();
-      mma_pin(acc);
+      wgmma_wait<0>();
+      wgmma_pin(acc);
       if (lane == 0) ring.release(before);
       named_barrier_sync(kTableBarriers + warpgroup, 128);  // the table is whole
       store(work.first_piece + first_piece, warp, lane, tables + of_table, acc);
@@ -267,7 +267,7 @@ class PlanesBlock {
 
   // Table of a work tile's elements: the offset from a block's first (negative if the element does not exist), the
   // bias, the row and column in the block.
-  static constexpr int kTableBytes = kN * kPlanesEntryBytes;
+  static constexpr int kTableBytes = kN * kOneTapEntryBytes;
   __device__ __forceinline__ void write_table(const Work& work, uint32_t table, int thread) const {
     const BlockedResult& b = p.blocks;
     for (int n = thread; n < kN; n += 128) {
@@ -276,7 +276,7 @@ class PlanesBlock {
       const bool exists = of_group < p.result_channels;
       const float bias = exists && p.bias != nullptr ? widen(p.bias[m]) : 0.0f;
       const int offset = exists ? static_cast<int>(m * p.result_m) + r * b.stride_h + k : -1;
-      store_shared(table + n * kPlanesEntryBytes, make_uint4(offset, __float_as_uint(bias), r, k));
+      store_shared(table + n * kOneTapEntryBytes, make_uint4(offset, __float_as_uint(bias), r, k));
     }
   }
 
@@ -311,7 +311,7 @@ class PlanesBlock {
     Pixel pixel[2] = {find_pixel(piece, warp, lane / 4), find_pixel(piece, warp, lane / 4 + 8)};
     // Keeps addresses in registers: otherwise the compiler computes them anew for each element.
     asm volatile("" : "+l"(pixel[0].block), "+l"(pixel[1].block));
-    table += 2 * (lane % 4) * kPlanesEntryBytes;
+    table += 2 * (lane % 4) * kOneTapEntryBytes;
     if (p.pairs) {
       p.whole ? store_elements<true, true>(pixel, table, acc) : store_elements<true, false>(pixel, table, acc);
     } else {
@@ -326,7 +326,7 @@ class PlanesBlock {
     for (int j = 0; j < kN / 8; ++j) {
 #pragma unroll
       for (int b = 0; b < (kPairs ? 1 : 2); ++b) {
-        const uint4 entry = load_shared_vector(table + (8 * j + b) * kPlanesEntryBytes);
+        const uint4 entry = load_shared_16(table + (8 * j + b) * kOneTapEntryBytes);
         const float bias = __uint_as_float(entry.y);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -345,19 +345,19 @@ class PlanesBlock {
     }
   }
 
-  const PlanesParams<T>& p;
-  const HopperPlanesPlan& plan;
+  const OneTapParams<T>& p;
+  const OneTapPlan& plan;
   uint32_t shared_;
 };
 
 template <class T, int kN, bool kResident, bool kAligned>
-__global__ void __launch_bounds__(planes_threads(kN, kResident), 1)
-    planes_kernel(const __grid_constant__ PlanesParams<T> params) {
+__global__ void __launch_bounds__(one_tap_threads(kN, kResident), 1)
+    one_tap_kernel(const __grid_constant__ OneTapParams<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   start_dependents();
-  PlanesBlock<T, kN, kResident, kAligned>(params, shared).run();
+  OneTapBlock<T, kN, kResident, kAligned>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

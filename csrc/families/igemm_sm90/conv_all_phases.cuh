@@ -15,8 +15,8 @@
 #pragma once
 
 #include "core/divisor.h"
+#include "device/memory.cuh"
 #include "device/mma_sm80.cuh"
-#include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/igemm_sm90/load_weight.cuh"
@@ -24,46 +24,46 @@
 #include "families/igemm_sm90/plan_all_phases.h"
 #include "lowerings/nonfinite_repair.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-struct PicturesParams {
+struct AllPhasesParams {
   CUtensorMap source_map, result_map;
   RepairParams<T> layer;
   Divisor tiles_w, tiles_h;
   Divisor taps, kernel, kernel_w;  // taps: of all channels
   bool pairs;  // results of two rows of operand B are adjacent and share a store
   bool copied;  // results are staged and leave by TMA
-  HopperPicturesPlan plan;
+  AllPhasesPlan plan;
 };
 
-// A row of operand B: the offset of its result from a pixel's first, in memory or staged; its phases, kPicturesNoPhase
+// A row of operand B: the offset of its result from a pixel's first, in memory or staged; its phases, kAllPhasesNoPhase
 // if it has none; its bias.
-struct alignas(16) PicturesRow {
+struct alignas(16) AllPhasesRow {
   int at, phase_h, phase_w;
   float bias;
 };
-inline constexpr int kPicturesNoPhase = INT32_MAX;
+inline constexpr int kAllPhasesNoPhase = INT32_MAX;
 
-template <class T, int kN, int kShifts, PicturesSource kSource>
-class PicturesBlock {
-  static constexpr bool kPlanes = has_planes(kSource), kLines = kSource == PicturesSource::kLines;
+template <class T, int kN, int kShifts, AllPhasesSource kSource>
+class AllPhasesBlock {
+  static constexpr bool kPlanes = has_planes(kSource), kLines = kSource == AllPhasesSource::kLines;
   static constexpr int kSize = static_cast<int>(sizeof(T)), kUnit = 16 / kSize;
-  static constexpr int kMultiplyWarps = 4 * kPicturesWarpgroups;
-  static constexpr int kStageBytes = pictures_stage_channels(kSource);  // of channels
+  static constexpr int kMultiplyWarps = 4 * kAllPhasesWarpgroups;
+  static constexpr int kStageBytes = all_phases_stage_channels(kSource);  // of channels
   static constexpr int kProducts = kStageBytes / 32;  // wgmma of a stage, 32 bytes of channels each
-  static constexpr int kTiles = pictures_strip_tiles(kN), kStripRows = pictures_strip_rows(kN);
+  static constexpr int kTiles = all_phases_strip_tiles(kN), kStripRows = all_phases_strip_rows(kN);
   static constexpr int kHalo = kStripRows + kShifts - 1;  // rows
-  static constexpr int kColumns = pictures_strip_columns(kShifts);
+  static constexpr int kColumns = all_phases_strip_columns(kShifts);
   static constexpr int kAllRows = kShifts * kN;  // of operand B, for one vertical shift
   static constexpr int kPrepared = 1, kStaged = 2;  // named barriers: of a block; of the first line of strips
 
  public:
   static constexpr int kBringRegisters = 56, kMultiplyRegisters = 152;  // of a thread
 
-  __device__ __forceinline__ PicturesBlock(const PicturesParams<T>& params, unsigned char* shared)
+  __device__ __forceinline__ AllPhasesBlock(const AllPhasesParams<T>& params, unsigned char* shared)
       : p(params), layer(params.layer), plan(params.plan), shared_(shared_address(shared)) {
-    rows = reinterpret_cast<PicturesRow*>(shared + plan.rows_at);
+    rows = reinterpret_cast<AllPhasesRow*>(shared + plan.rows_at);
     places = reinterpret_cast<int*>(rows + kN);
     tile_step = plan.tile_blocks;
     const int block = blockIdx.x;
@@ -134,7 +134,7 @@ class PicturesBlock {
       const bool exists = of.h < layer.axis[0].phases();
       const int at = p.copied ? of.h * plan.staged_row + of.w * plan.staged_phase + of.m * plan.staged_channel
                               : static_cast<int>(of.h * layer.result_h + of.w * layer.result_w + of.m * layer.result_m);
-      rows[n] = {at, exists ? of.h : kPicturesNoPhase, of.w,
+      rows[n] = {at, exists ? of.h : kAllPhasesNoPhase, of.w,
                  exists && layer.bias != nullptr ? widen(layer.bias[group * layer.result_channels + of.m]) : 0.0f};
     }
     struct Tap {
@@ -223,7 +223,7 @@ class PicturesBlock {
       for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
         for (int j = 0; j < kAllRows / 2; ++j) acc[i][j] = 0;
-        mma_pin(acc[i]);
+        wgmma_pin(acc[i]);
       }
 #pragma unroll 1
       for (int stage = 0; stage < plan.stages; ++stage, ring.advance()) {
@@ -236,24 +236,24 @@ class PicturesBlock {
 #pragma unroll
         for (int k = 0; k < kProducts; ++k) {
           uint32_t a[kHalo - 1][4];  // of a row and the next
-          mma_wait<0>();
+          wgmma_wait<0>();
           gather(a, halo, first, columns, k, lane);
-          mma_fence();
+          wgmma_fence();
 #pragma unroll
           for (int h = 0; h < kShifts; ++h) {
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
-              MmaFromRegisters<T, kAllRows, false>::issue(acc[t], a[2 * t + h],
-                                                          b + (h * kAllRows * kOperandRowBytes >> 4) + 2 * k, 1);
+              WgmmaRs<T, kAllRows, false>::issue(acc[t], a[2 * t + h],
+                                                 b + (h * kAllRows * kOperandRowBytes >> 4) + 2 * k, 1);
             }
           }
-          mma_commit();
+          wgmma_commit();
         }
         ring.release_if(lane == 0, ring.slot);  // its words are in registers
       }
-      mma_wait<0>();
+      wgmma_wait<0>();
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) mma_pin(acc[i]);
+      for (int i = 0; i < kTiles; ++i) wgmma_pin(acc[i]);
       if (!p.copied) {
         const bool finite = p.pairs ? store<false, true>(place, acc, strip, lane, staged)
                                     : store<false, false>(place, acc, strip, lane, staged);
@@ -351,7 +351,7 @@ class PicturesBlock {
     T* to;
     uint32_t staged;
 
-    __device__ __forceinline__ bool has(const PicturesRow& row) const {
+    __device__ __forceinline__ bool has(const AllPhasesRow& row) const {
       return row.phase_h < room_h && row.phase_w < room_w;
     }
   };
@@ -372,9 +372,9 @@ class PicturesBlock {
   __device__ __forceinline__ bool store(const Place& place, const float (&acc)[kTiles][kAllRows / 2],
                                         const Strip& strip, int lane, uint32_t staged) const {
     const bool has_column = lane / 4 < kColumns && strip.column + lane / 4 < plan.tile_columns;
-    const auto put = [&](const Pixel& pixel, const PicturesRow& row, auto value) {
+    const auto put = [&](const Pixel& pixel, const AllPhasesRow& row, auto value) {
       if constexpr (kStages) {  // TMA leaves out what is beyond the image
-        store_shared_if(has_column && row.phase_h != kPicturesNoPhase, pixel.staged + row.at * kSize, value);
+        store_shared_if(has_column && row.phase_h != kAllPhasesNoPhase, pixel.staged + row.at * kSize, value);
       } else {
         store_if(pixel.has(row), pixel.to + row.at, value);
       }
@@ -382,7 +382,7 @@ class PicturesBlock {
     float nothing = 0;  // NaN once a result is not finite: 0 * Inf and 0 * NaN are NaN
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
-      const PicturesRow row[2] = {rows[8 * j + lane % 4 * 2], rows[8 * j + lane % 4 * 2 + 1]};
+      const AllPhasesRow row[2] = {rows[8 * j + lane % 4 * 2], rows[8 * j + lane % 4 * 2 + 1]};
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -416,7 +416,7 @@ class PicturesBlock {
   template <bool kStages>
   __device__ __noinline__ void repair(const Place place, const Strip strip, int lane, uint32_t staged) const {
     for (int n = lane % 4 * 2; n < kN; n += n % 2 ? 7 : 1) {
-      const PicturesRow row = rows[n];
+      const AllPhasesRow row = rows[n];
       for (int i = 0; i < kStripRows; ++i) {
         const Pixel pixel = pixel_of(place, strip, i, lane, staged);
         if (!pixel.has(row)) continue;
@@ -445,22 +445,22 @@ class PicturesBlock {
     }
   }
 
-  const PicturesParams<T>& p;
+  const AllPhasesParams<T>& p;
   const RepairParams<T>& layer;
-  const HopperPicturesPlan& plan;
+  const AllPhasesPlan& plan;
   const uint32_t shared_;
-  PicturesRow* rows;  // shared memory: the rows of operand B
+  AllPhasesRow* rows;  // shared memory: the rows of operand B
   int* places;  // shared memory: shift and row of a tap of a channel; -1: no phase has it
   int group, first_tile, tile_step;
 };
 
-template <class T, int kN, int kShifts, PicturesSource kSource>
-__global__ void __launch_bounds__(kPicturesThreads, 1)
-    pictures_kernel(const __grid_constant__ PicturesParams<T> params) {
+template <class T, int kN, int kShifts, AllPhasesSource kSource>
+__global__ void __launch_bounds__(kAllPhasesThreads, 1)
+    all_phases_kernel(const __grid_constant__ AllPhasesParams<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  PicturesBlock<T, kN, kShifts, kSource>(params, shared).run();
+  AllPhasesBlock<T, kN, kShifts, kSource>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

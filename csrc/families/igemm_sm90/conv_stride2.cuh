@@ -13,17 +13,17 @@
 // want. What is gathered serves all four phases. Weight-stationary if the weights of all channels and taps fit.
 #pragma once
 
+#include "device/memory.cuh"
 #include "device/mma_sm80.cuh"
-#include "device/predicated_store.cuh"
 #include "device/tma_sm90.cuh"
 #include "device/wgmma_sm90.cuh"
 #include "families/igemm_sm90/params.cuh"
 #include "families/igemm_sm90/plan_stride2.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-struct StridedParams {
+struct Stride2Params {
   CUtensorMap source_map;
   const unsigned char* packed;  // lowerings/pack_weight.cuh
   const T* bias;
@@ -32,29 +32,29 @@ struct StridedParams {
   int height, width;  // of the result
   int result_channels;  // of a group
   Divisor columns, m_tiles, tiles_w, tiles_h;
-  HopperStridedPlan plan;
+  Stride2Plan plan;
 };
 
 template <class T, int kPattern, bool kResident>
-class StridedBlock {
-  static constexpr StridedPattern kTaps = kStridedPatterns[kPattern];
+class Stride2Block {
+  static constexpr Stride2Pattern kTaps = kStride2Patterns[kPattern];
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kN = kStridedChannels, kWarpgroups = kStridedWarpgroups, kMultiplyWarps = 4 * kWarpgroups;
-  static constexpr int kProducts = kHopperRowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
+  static constexpr int kN = kStride2Channels, kWarpgroups = kStride2Warpgroups, kMultiplyWarps = 4 * kWarpgroups;
+  static constexpr int kProducts = kSm90RowBytes / 32;  // wgmma of a k_block, 32 bytes of channels each
   static constexpr int kChannels = 32 / kSize;  // of one wgmma
-  static constexpr int kChunk = kHopperRowBytes / kSize;  // channels
+  static constexpr int kChunk = kSm90RowBytes / kSize;  // channels
   static constexpr int kOctetBytes = 8 * kSize;
-  static constexpr int kColumns = strided_lines(kTaps), kRows = kColumns;  // of a pixel's halo
-  static constexpr int kTileBytes = kN * kHopperRowBytes;  // weights of one tap
-  static constexpr int kEvenTaps = strided_bits(kTaps.even), kRowTaps = strided_taps(kTaps);  // of a row of the kernel
+  static constexpr int kColumns = stride2_lines(kTaps), kRows = kColumns;  // of a pixel's halo
+  static constexpr int kTileBytes = kN * kSm90RowBytes;  // weights of one tap
+  static constexpr int kEvenTaps = stride2_bits(kTaps.even), kRowTaps = stride2_taps(kTaps);  // of a row of the kernel
   static constexpr int kBiasBarriers = 1;  // one for each warpgroup
   static constexpr int kOfItem = kResident ? 1 : kWarpgroups;  // tiles of a work tile
-  using Product = MmaFromRegisters<T, kN, false>;
+  using Product = WgmmaRs<T, kN, false>;
 
  public:
   static constexpr int kBringRegisters = 40, kMultiplyRegisters = 232;  // of a thread
 
-  __device__ __forceinline__ StridedBlock(const StridedParams<T>& params, unsigned char* shared)
+  __device__ __forceinline__ Stride2Block(const Stride2Params<T>& params, unsigned char* shared)
       : p(params), plan(params.plan), shared_(shared_address(shared)) {}
 
   __device__ __forceinline__ void run() {
@@ -136,7 +136,7 @@ class StridedBlock {
   };
   __device__ __forceinline__ Place place_of(int tile) const {
     const int line = p.tiles_w.quotient(tile), image = p.tiles_h.quotient(line);
-    return {image, (line - image * plan.tiles_h) * (kStridedOctets / plan.octets),
+    return {image, (line - image * plan.tiles_h) * (kStride2Octets / plan.octets),
             (tile - line * plan.tiles_w) * plan.octets * 8};
   }
 
@@ -161,7 +161,7 @@ class StridedBlock {
   // then those of odd columns.
   __device__ __forceinline__ void bring_weights() const {
     await_predecessors();  // the packing of the weights has ended
-    const HopperConvPlan& weights = plan.weights;
+    const IgemmSm90Plan& weights = plan.weights;
     const int slots = weights.slots_h * weights.slots_w;
     Ring ring = weight_ring();
     for (int index = first_item(0); index < plan.items; index += item_step()) {
@@ -198,7 +198,7 @@ class StridedBlock {
     constexpr bool kBefore = kTaps.before;
     if constexpr (kSize == 2) {
       // Octet i: the first eight channels of both halves of operand A's rows, then the other channels.
-      constexpr int kOctets = 1 + strided_more_octets(kTaps);
+      constexpr int kOctets = 1 + stride2_more_octets(kTaps);
       uint32_t octet[kOctets][4];
 #pragma unroll
       for (int i = 0; i < kOctets; ++i) {
@@ -254,22 +254,22 @@ class StridedBlock {
     for (int phase = 0; phase < 2; ++phase) {
       if (!has_row(phase, kRow)) continue;
       if (awaits) weights.wait_full();
-      stage[phase] = tile_descriptor(weight_address(weights.slot), 8 * kHopperRowBytes);
+      stage[phase] = tile_descriptor(weight_address(weights.slot), 8 * kSm90RowBytes);
       next.weights[phase] = weights.slot;
       weights.advance();
     }
 #pragma unroll
     for (int k = 0; k < kProducts; ++k) {
       gather(a[k % 2], rows, k, lane);
-      mma_fence();
+      wgmma_fence();
 #pragma unroll
       for (int phase = 0; phase < 2; ++phase) {
         if (!has_row(phase, kRow)) continue;
         issue<0>(sums[phase].even, a[k % 2], stage[phase] + 2 * k);
         issue<1>(sums[phase].odd, a[k % 2], stage[phase] + 2 * k);
       }
-      mma_commit();
-      mma_wait<1>();  // the wgmma before are done, so their operands are free
+      wgmma_commit();
+      wgmma_wait<1>();  // the wgmma before are done, so their operands are free
       if (k == 0) {  // predicated: a branch would make the compiler wait for each wgmma
 #pragma unroll
         for (int phase = 0; phase < 2; ++phase) {
@@ -309,8 +309,8 @@ class StridedBlock {
       for (int phase = 0; phase < 2; ++phase) {
 #pragma unroll
         for (int i = 0; i < kN / 2; ++i) sums[phase].even[i] = sums[phase].odd[i] = 0;
-        mma_pin(sums[phase].even);
-        mma_pin(sums[phase].odd);
+        wgmma_pin(sums[phase].even);
+        wgmma_pin(sums[phase].odd);
       }
       uint32_t a[2][kColumns][4];  // while wgmma reads one, the next is gathered
       Held held;
@@ -329,7 +329,7 @@ class StridedBlock {
         held.halo = halos.slot;
         halos.advance();
       }
-      mma_wait<0>();
+      wgmma_wait<0>();
       if (lane == 0) {
 #pragma unroll
         for (int phase = 0; phase < 2; ++phase) {
@@ -341,8 +341,8 @@ class StridedBlock {
       knows_column = true;
 #pragma unroll
       for (int phase = 0; phase < 2; ++phase) {
-        mma_pin(sums[phase].even);
-        mma_pin(sums[phase].odd);
+        wgmma_pin(sums[phase].even);
+        wgmma_pin(sums[phase].odd);
         store(tile, column, phase, warp, lane, bias, sums[phase].even, sums[phase].odd);
       }
     }
@@ -404,18 +404,18 @@ class StridedBlock {
     }
   }
 
-  const StridedParams<T>& p;
-  const HopperStridedPlan& plan;
+  const Stride2Params<T>& p;
+  const Stride2Plan& plan;
   uint32_t shared_;
 };
 
 template <class T, int kPattern, bool kResident>
-__global__ void __launch_bounds__(kStridedThreads, 1) strided_kernel(const __grid_constant__ StridedParams<T> params) {
+__global__ void __launch_bounds__(kStride2Threads, 1) stride2_kernel(const __grid_constant__ Stride2Params<T> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   start_dependents();
-  StridedBlock<T, kPattern, kResident>(params, shared).run();
+  Stride2Block<T, kPattern, kResident>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -18,7 +18,7 @@
 #include "families/igemm_sm90/store_runs.cuh"
 #include "families/igemm_sm90/store_tma.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // kToBlocks: plan.to_blocks, in instances of their own because it takes registers.
 template <class T, int kGroups, int kPhases, int kFold, bool kMajorM, bool kToBlocks>
@@ -57,24 +57,24 @@ class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
     if (p.plan.channels_adjacent) {
       const ChannelStore<Tile> channels(*this);
       one_line ? channels.template store<true>(window, acc) : channels.template store<false>(window, acc);
-    } else if (p.plan.inner == HopperInner::kWidth) {
+    } else if (p.plan.inner == Sm90Inner::kWidth) {
       const RowStore<Tile> rows(*this);
       const RunStore<Tile> runs(*this);
       const bool in_line = p.plan.pixels.h - p.plan.second.h == 1;
-      if constexpr (hopper_joins_phases(HopperTile{kGroups, kPhases, kFold})) {
+      if constexpr (sm90_joins_phases(Sm90Tile{kGroups, kPhases, kFold})) {
         if (p.plan.row_phases > kPhases) {
           in_line ? rows.template store_all_phases<true>(item, window, phases.w, acc)
                   : rows.template store_all_phases<false>(item, window, phases.w, acc);
           return;
         }
       }
-      if constexpr (hopper_writes_whole_sectors(HopperTile{kGroups, kPhases, kFold})) {
+      if constexpr (sm90_writes_whole_sectors(Sm90Tile{kGroups, kPhases, kFold})) {
         if (p.plan.whole_sectors) {
           in_line ? rows.template store<true>(item, window, acc) : rows.template store<false>(item, window, acc);
           return;
         }
       }
-      if constexpr (hopper_stores_flat(HopperTile{kGroups, kPhases, kFold})) {
+      if constexpr (sm90_stores_flat(Sm90Tile{kGroups, kPhases, kFold})) {
         if (p.plan.flat) {
           p.vector_result == 2 ? runs.template store_flat<2>(window, acc) : runs.template store_flat<1>(window, acc);
           return;
@@ -119,4 +119,4 @@ class Result : public ResultTile<T, kGroups, kPhases, kFold, kMajorM> {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

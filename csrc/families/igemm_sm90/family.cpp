@@ -10,45 +10,45 @@ namespace {
 // Not where warps read tap by tap, or a tile is mostly empty.
 bool outdoes_mma(const Plan& plan, const Problem& problem) {
   constexpr int64_t kFewChannels = 16;
-  const HopperConvPlan& conv = *plan.get_if<HopperConvPlan>();
-  return conv.source != HopperSource::kIm2col &&
+  const IgemmSm90Plan& conv = *plan.get_if<IgemmSm90Plan>();
+  return conv.source != Sm90Source::kIm2col &&
          std::min(problem.in_channels_per_group(), problem.out_channels_per_group()) * conv.merge >= kFewChannels;
 }
 
 void plan(Search& search) {
   if (search.problem.direction == Direction::kGradWeight) return;
-  std::optional<Plan> plan = plan_hopper_conv(search.problem, search.device, search.options, search.considered);
+  std::optional<Plan> plan = plan_igemm_sm90(search.problem, search.device, search.options, search.considered);
   search.outdoes_mma = plan && outdoes_mma(*plan, search.problem);
   search.consider(std::move(plan));
   const auto consider = [&](const char* kernel, const auto& planner) {
     if (!search.options.allows("igemm_sm90", kernel)) return;
     search.consider(planner(search.problem, search.device, search.considered));
   };
-  consider("stride2", plan_hopper_strided);
-  consider("whole_images", plan_hopper_folded);
-  consider("all_phases", plan_hopper_pictures);
+  consider("stride2", plan_stride2);
+  consider("whole_images", plan_whole_images);
+  consider("all_phases", plan_all_phases);
 }
 
 }  // namespace
 
-std::string describe_launch(const HopperConvPlan& plan) {
+std::string describe_launch(const IgemmSm90Plan& plan) {
   std::ostringstream text;
   text << plan.blocks << " persistent blocks "
        << (plan.split > 1 ? "in clusters of " + std::to_string(plan.split) + ' ' : "") << "of "
-       << hopper_threads(plan.source, plan.tile) << " threads for " << plan.items << " items, " << plan.shared_bytes
+       << sm90_threads(plan.source, plan.tile) << " threads for " << plan.items << " items, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.halo_slots << " halos of " << plan.halo.n << 'x' << plan.halo.h << 'x'
        << plan.halo.w << " pixels" << (plan.keep_halo ? " kept for all phases" : "") << ", " << plan.weight_slots
        << " stages of weights" << (plan.resident_weights ? " that stay" : "") << ", source by "
-       << (plan.source == HopperSource::kTensor       ? "tensor copies"
-           : plan.source == HopperSource::kTransposed ? "tensor copies that producer warps transpose"
-           : plan.source == HopperSource::kIm2col     ? "producer warps, tap by tap"
-                                                      : "producer warps");
+       << (plan.source == Sm90Source::kTensor       ? "tensor copies"
+           : plan.source == Sm90Source::kTransposed ? "tensor copies that producer warps transpose"
+           : plan.source == Sm90Source::kIm2col     ? "producer warps, tap by tap"
+                                                    : "producer warps");
   return text.str();
 }
 
-std::string describe_launch(const HopperPlanesPlan& plan) {
+std::string describe_launch(const OneTapPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << planes_threads(plan.weights.tile_m, plan.resident)
+  text << plan.blocks << " persistent blocks of " << one_tap_threads(plan.weights.tile_m, plan.resident)
        << " threads for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.rings
        << (plan.rings > 1 ? " rings" : " ring") << " of " << plan.slots << " stages of " << plan.stage_bytes
        << " bytes, source by tensor copies"
@@ -56,27 +56,27 @@ std::string describe_launch(const HopperPlanesPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const HopperStridedPlan& plan) {
+std::string describe_launch(const Stride2Plan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << kStridedThreads << " threads for " << plan.items << " items, "
+  text << plan.blocks << " persistent blocks of " << kStride2Threads << " threads for " << plan.items << " items, "
        << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " halos of "
-       << kStridedWarpgroups / plan.rings() << 'x' << plan.halo_rows << 'x' << 8 * plan.halo_octets << " pixels"
+       << kStride2Warpgroups / plan.rings() << 'x' << plan.halo_rows << 'x' << 8 * plan.halo_octets << " pixels"
        << (plan.resident ? " a warpgroup" : "") << ", " << plan.weight_slots << " stages of weights"
        << (plan.resident ? " that stay" : "");
   return text.str();
 }
 
-std::string describe_launch(const HopperFoldedPlan& plan) {
+std::string describe_launch(const WholeImagesPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << kFoldedThreads << " threads in clusters of " << kFoldedCluster
-       << " for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots
-       << " stages of " << plan.stage_bytes << " bytes, weights and source by tensor copies as they lie";
+  text << plan.blocks << " persistent blocks of " << kWholeImagesThreads << " threads in clusters of "
+       << kWholeImagesCluster << " for " << plan.items << " items, " << plan.shared_bytes << " bytes of shared memory, "
+       << plan.slots << " stages of " << plan.stage_bytes << " bytes, weights and source by tensor copies as they lie";
   return text.str();
 }
 
-std::string describe_launch(const HopperPicturesPlan& plan) {
+std::string describe_launch(const AllPhasesPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " persistent blocks of " << kPicturesThreads << " threads for " << plan.tiles << " tiles, "
+  text << plan.blocks << " persistent blocks of " << kAllPhasesThreads << " threads for " << plan.tiles << " tiles, "
        << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of " << plan.halo_rows << 'x'
        << plan.pitch << " pixels by tensor copies";
   return text.str();

@@ -5,13 +5,12 @@
 #include "families/tensor_map.h"
 #include "lowerings/pack_weight_launch.cuh"
 
-// instances: launch_hopper_strided<T>(HopperStridedPlan): float16, bfloat16, tf32
+// instances: launch_stride2<T>(Stride2Plan): float16, bfloat16, tf32
 namespace deconv {
 
 template <class T>
-hopper::StridedParams<T> strided_params(const Problem& problem, const HopperStridedPlan& plan,
-                                        const Operands& operands) {
-  hopper::StridedParams<T> p{};
+sm90::Stride2Params<T> stride2_params(const Problem& problem, const Stride2Plan& plan, const Operands& operands) {
+  sm90::Stride2Params<T> p{};
   p.packed = static_cast<const unsigned char*>(operands.workspace);
   p.bias = static_cast<const T*>(operands.bias);
   p.result = static_cast<T*>(operands.result);
@@ -31,29 +30,29 @@ hopper::StridedParams<T> strided_params(const Problem& problem, const HopperStri
 }
 
 template <class T, int kPattern>
-cudaError_t launch_strided(const hopper::StridedParams<T>& p, cudaStream_t stream) {
+cudaError_t launch_stride2_instance(const sm90::Stride2Params<T>& p, cudaStream_t stream) {
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, p.plan.blocks, kStridedThreads, p.plan.shared_bytes, stream, p, Start::kEarly);
+    return launch_kernel(kernel, p.plan.blocks, kStride2Threads, p.plan.shared_bytes, stream, p, Start::kEarly);
   };
-  return p.plan.resident ? launch_with(hopper::strided_kernel<T, kPattern, true>)
-                         : launch_with(hopper::strided_kernel<T, kPattern, false>);
+  return p.plan.resident ? launch_with(sm90::stride2_kernel<T, kPattern, true>)
+                         : launch_with(sm90::stride2_kernel<T, kPattern, false>);
 }
 
 template <class T>
-cudaError_t launch_hopper_strided(const Problem& problem, const HopperStridedPlan& plan, const Operands& operands,
-                                  cudaStream_t stream) {
-  hopper::StridedParams<T> p = strided_params<T>(problem, plan, operands);
-  if (!is_aligned(p.result, 2 * sizeof(T)) || !encode_strided_map(problem, plan, operands.x, &p.source_map)) {
+cudaError_t launch_stride2(const Problem& problem, const Stride2Plan& plan, const Operands& operands,
+                           cudaStream_t stream) {
+  sm90::Stride2Params<T> p = stride2_params<T>(problem, plan, operands);
+  if (!is_aligned(p.result, 2 * sizeof(T)) || !encode_stride2_map(problem, plan, operands.x, &p.source_map)) {
     return cudaErrorInvalidValue;  // the result is misaligned, or the driver refuses the map
   }
   const Packing<T> packing = describe_packing<T>(problem, problem, plan.weights, operands);
   if (const cudaError_t error = launch_packing<T, 1>(packing, stream); error != cudaSuccess) return error;
-  static_assert(std::size(kStridedPatterns) == 4);
+  static_assert(std::size(kStride2Patterns) == 4);
   switch (plan.pattern) {
-    case 0: return launch_strided<T, 0>(p, stream);
-    case 1: return launch_strided<T, 1>(p, stream);
-    case 2: return launch_strided<T, 2>(p, stream);
-    default: return launch_strided<T, 3>(p, stream);
+    case 0: return launch_stride2_instance<T, 0>(p, stream);
+    case 1: return launch_stride2_instance<T, 1>(p, stream);
+    case 2: return launch_stride2_instance<T, 2>(p, stream);
+    default: return launch_stride2_instance<T, 3>(p, stream);
   }
 }
 

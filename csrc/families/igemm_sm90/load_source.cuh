@@ -13,19 +13,19 @@
 #include "device/tma_sm90.cuh"
 #include "families/igemm_sm90/params.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // One thread loads the whole halo by TMA (channels adjacent); `barrier` counts its bytes.
 template <int kRowBytes, class T>
 __device__ __forceinline__ void copy_halo(const ConvParams<T>& p, const Item& item, int plane, int chunk,
                                           uint32_t shared, uint32_t barrier) {
-  const HopperConvPlan& plan = p.plan;
+  const IgemmSm90Plan& plan = p.plan;
   const int h = item.h + plan.origin_h, w = item.w + plan.origin_w;
   const int channel = chunk * (kRowBytes / static_cast<int>(sizeof(T)));
   barrier_arrive_expecting(barrier, plan.halo.n * plan.halo.h * plan.halo.w * kRowBytes);
-  if (plan.inner == HopperInner::kHeight) {
+  if (plan.inner == Sm90Inner::kHeight) {
     copy_tensor(shared, &p.source_map[plane], barrier, channel, h, w, item.n, item.group);
-  } else if (plan.inner == HopperInner::kBatch) {
+  } else if (plan.inner == Sm90Inner::kBatch) {
     copy_tensor(shared, &p.source_map[plane], barrier, channel, item.n, w, h, item.group);
   } else {
     copy_tensor(shared, &p.source_map[plane], barrier, channel, w, h, item.n, item.group);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& 
                                             uint32_t shared, uint32_t barrier) {
   const int channel = item.group * p.result_channels + item.m_tile * p.plan.tile_m;
   copy_tensor(shared, &p.weight_map, barrier, tap + chunk * (kRowBytes / static_cast<int>(sizeof(T))), 0, 0, 0,
-              channel / kHopperPermutedChannels);
+              channel / kSm90PermutedChannels);
 }
 
 // The same with result channels adjacent: a row is one source channel and holds 64 result channels. Those beyond the
@@ -47,10 +47,10 @@ __device__ __forceinline__ void copy_weight(const ConvParams<T>& p, const Item& 
 template <class T>
 __device__ __forceinline__ void copy_weight_major_m(const ConvParams<T>& p, const Item& item, int tap, int chunk,
                                                     uint32_t shared, uint32_t barrier) {
-  constexpr int kChunk = kHopperRowBytes / static_cast<int>(sizeof(T));
+  constexpr int kChunk = kSm90RowBytes / static_cast<int>(sizeof(T));
   const int channel = item.group * p.source_channels + chunk * kChunk;
-  for (int m = 0; m < p.plan.tile_m; m += kHopperTileM) {
-    copy_tensor(shared + m / kHopperTileM * kChunk * kHopperRowBytes, &p.weight_map, barrier,
+  for (int m = 0; m < p.plan.tile_m; m += kSm90TileM) {
+    copy_tensor(shared + m / kSm90TileM * kChunk * kSm90RowBytes, &p.weight_map, barrier,
                 tap + item.m_tile * p.plan.tile_m + m, channel, 0, 0, 0);
   }
 }
@@ -143,8 +143,7 @@ class WarpSource {
     for (int first = thread_; first < pieces; first += kAhead * kThreads) {
       uint4 value[kAhead];
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a)
-        value[a] = load_shared_vector(shared + min(first + a * kThreads, pieces - 1) * 16);
+      for (int a = 0; a < kAhead; ++a) value[a] = load_shared_16(shared + min(first + a * kThreads, pieces - 1) * 16);
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         const uint32_t address = shared + min(first + a * kThreads, pieces - 1) * 16;
@@ -168,7 +167,7 @@ class WarpSource {
   };
 
   __device__ __forceinline__ Pixel locate(const Halo& halo, int index) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     Pixel pixel;
     const int line = p.halo_w.quotient(index), w = index - line * plan.halo.w;
     const int n = p.halo_h.quotient(line), h = line - n * plan.halo.h;
@@ -273,4 +272,4 @@ class WarpSource {
   int thread_;
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -9,7 +9,7 @@
 
 #include "families/igemm_sm90/load_source.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T, int kParts, int kRowBytes, int kThreads>
 class Im2colSource {
@@ -23,7 +23,7 @@ class Im2colSource {
       const int h = window_shift(p.apart.window[0], tap_h), w = window_shift(p.apart.window[1], tap - tap_h * kernel_w);
       const bool exists = channel < p.window_channels;
       const int64_t offset = (channel * p.source_c + h * p.source_h + w * p.source_w) * kSize;
-      const uint32_t at = table + k * kHopperIm2colEntryBytes;
+      const uint32_t at = table + k * kSm90Im2colEntryBytes;
       store_shared(at, exists ? static_cast<uint32_t>(offset) : 0);
       store_shared(at + 4, exists ? pixels(h, w) : kOutside);
     }
@@ -34,7 +34,7 @@ class Im2colSource {
 
   // A warp fills kAhead places of 32 pixels' rows at a time; one load reads one place of all of them.
   __device__ __forceinline__ void load(const Item& item, int chunk, uint32_t shared) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const char* const image = reinterpret_cast<const char*>(
         p.source + item.n * p.source_n + static_cast<int64_t>(item.group) * p.window_channels * p.source_c);
     const int step_h = p.apart.window[0].source_step(), step_w = p.apart.window[1].source_step();
@@ -51,7 +51,7 @@ class Im2colSource {
                           static_cast<uint32_t>((n * p.source_n + at_h * p.source_h + at_w * p.source_w) * kSize),
                           item.n + n < p.batch && n < plan.halo.n ? pixels(at_h, at_w) : kOutside};
       uint32_t raw[kAhead / kPiece][kPiece] = {};
-      const uint32_t entries = table_ + (chunk * kChunk + first) * kHopperIm2colEntryBytes;
+      const uint32_t entries = table_ + (chunk * kChunk + first) * kSm90Im2colEntryBytes;
       if (inside && first + kAhead <= places && unit / kBatches * 32 + 32 <= rows) {
         read<true>(window, entries, raw);
       } else if (first < places) {
@@ -69,7 +69,7 @@ class Im2colSource {
 
  private:
   static constexpr int kSize = static_cast<int>(sizeof(T)), kChunk = kRowBytes / kSize, kPiece = kPackSize<T>;
-  static constexpr int kAhead = kHopperIm2colAhead, kBatches = kChunk / kAhead;
+  static constexpr int kAhead = kSm90Im2colAhead, kBatches = kChunk / kAhead;
   static_assert(kChunk % kAhead == 0, "whole batches");
 
   // Two coordinates in one word, w * 2^16 + h: adding words adds both. A word's h, and with it w, is right if bit 15 is
@@ -97,7 +97,7 @@ class Im2colSource {
     const uint32_t last = pixels(p.apart.window[0].source_size - 1, p.apart.window[1].source_size - 1);
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const uint4 two = load_shared_vector(entries + i * kHopperIm2colEntryBytes);
+      const uint4 two = load_shared_16(entries + i * kSm90Im2colEntryBytes);
       raw[i / kPiece][i % kPiece] = read_one<kInside>(window, two.x, two.y, last);
       raw[(i + 1) / kPiece][(i + 1) % kPiece] = read_one<kInside>(window, two.z, two.w, last);
     }
@@ -115,4 +115,4 @@ class Im2colSource {
   uint32_t table_;
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -9,7 +9,7 @@
 
 #include "families/igemm_sm90/load_source.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // Columns of a raw box before the halo's first: boxes begin at multiples of 16 bytes.
 template <class T>
@@ -32,7 +32,7 @@ class RawSource {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr bool kMatrices = kSize == 2;
   static constexpr int kPiece = 16 / kSize;  // channels of a 16-byte store
-  static constexpr int kPlaces = (hopper_places(kSize) + kThreads - 1) / kThreads;
+  static constexpr int kPlaces = (sm90_places(kSize) + kThreads - 1) / kThreads;
   static constexpr uint32_t kNowhere = ~0u;
 
  public:
@@ -47,7 +47,7 @@ class RawSource {
   };
 
   __device__ __forceinline__ void find_places(Places& places, int skipped) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const int step = p.axis[1].source_step(), lane = thread_ % 32, line_bytes = plan.raw_row_bytes * plan.raw_width;
     places.skipped = skipped;
 #pragma unroll
@@ -72,11 +72,11 @@ class RawSource {
   __device__ __forceinline__ void transpose(const Places& places, uint32_t raw_box, int box, uint32_t shared,
                                             uint32_t nowhere) const {
     if constexpr (kMatrices) {
-      transpose_matrices(places, raw_box, box * (kHopperRawBytes / 16), shared, nowhere);
-    } else if (p.plan.raw_row_bytes == kHopperRawBytes) {
-      transpose_pixels<kHopperRawBytes / 16>(places, raw_box, box, shared);
+      transpose_matrices(places, raw_box, box * (kSm90RawBytes / 16), shared, nowhere);
+    } else if (p.plan.raw_row_bytes == kSm90RawBytes) {
+      transpose_pixels<kSm90RawBytes / 16>(places, raw_box, box, shared);
     } else {
-      transpose_pixels<kHopperWideRawBytes / 16>(places, raw_box, box, shared);
+      transpose_pixels<kSm90WideRawBytes / 16>(places, raw_box, box, shared);
     }
   }
 
@@ -84,7 +84,7 @@ class RawSource {
   __device__ __forceinline__ void transpose_matrices(const Places& places, uint32_t raw_box, int piece, uint32_t shared,
                                                      uint32_t nowhere) const {
     constexpr int kAhead = 4;
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const int pairs = (plan.halo.n * plan.halo.h * plan.raw_octets + 1) / 2;
     int left = pairs - __shfl_sync(~0u, thread_ / 32, 0);  // until this warp's last pair
 #pragma unroll
@@ -108,7 +108,7 @@ class RawSource {
   __device__ __forceinline__ void transpose_pixels(const Places& places, uint32_t raw_box, int box,
                                                    uint32_t shared) const {
     constexpr int kAhead = 2;
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const int pixels = plan.halo.n * plan.halo.h * plan.halo.w * p.axis[1].source_step();
     const uint32_t channel_bytes = plan.raw_width * kSize;
 #pragma unroll
@@ -156,4 +156,4 @@ class RawSource {
   int thread_;
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -6,7 +6,7 @@
 #include "device/primitives.cuh"
 #include "device/tma_sm90.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 inline constexpr int kOperandRowBytes = 128;  // of channels
 
@@ -54,4 +54,4 @@ __device__ __forceinline__ void fill_operand_b(uint32_t to, int chunks, int chun
   named_barrier_sync(barrier, kThreads);
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -12,14 +12,14 @@
 #include "device/primitives.cuh"
 #include "families/igemm_sm90/plan.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 // The taps of one (phase, source_phase) along one axis: their number, the first one's index in ConvParams::tap_row, and
 // the first one's index in the weight. ConvParams::tap_step leads to the next in the weight.
 struct alignas(4) TapRange {
   uint8_t count, first, k;
 };
-static_assert(kHopperMaxKernel + 1 <= UINT8_MAX);
+static_assert(kSm90MaxKernel + 1 <= UINT8_MAX);
 
 // ResultBlocks for kernels. ConvParams has the strides of whole blocks and of their channels.
 struct BlockedResult {
@@ -46,7 +46,7 @@ __device__ __forceinline__ InBlock in_block(const BlockedResult& b, int channel)
 
 template <class T>
 struct ConvParams {
-  CUtensorMap source_map[kHopperMaxPlanes];  // and of results: hopper_result_map
+  CUtensorMap source_map[kSm90MaxPlanes];  // and of results: sm90_result_map
   CUtensorMap weight_map;  // for weights in place
   const T* source;  // (batch, groups * source channels, height, width), any strides, in elements
   int64_t source_n, source_c, source_h, source_w;
@@ -67,18 +67,18 @@ struct ConvParams {
     Apart() : window{} {}
   } apart;
   int window_channels;  // im2col: source channels of the original problem
-  TapRange taps[2][kHopperMaxStride];  // [axis][phase * planes + plane]; a parameter: loops over taps are uniform
-  uint16_t tap_row[2][kHopperMaxKernel + 1];  // by axis: the halo's row of a tap's first pixel
-  uint8_t plane_start[2][kHopperMaxStride];  // by axis: first pixel of each source_phase that a tap reads
+  TapRange taps[2][kSm90MaxStride];  // [axis][phase * planes + plane]; a parameter: loops over taps are uniform
+  uint16_t tap_row[2][kSm90MaxKernel + 1];  // by axis: the halo's row of a tap's first pixel
+  uint8_t plane_start[2][kSm90MaxStride];  // by axis: first pixel of each source_phase that a tap reads
   Divisor columns, phase_parts, m_tiles, tiles_w, tiles_h, phases_across, planes_w, halo_w,
       halo_h;  // by the plan's numbers
   Divisor step_w;  // by the source's step from one pixel of a source_phase to the next
   Divisor result_step[2];  // by axis: from one pixel of a phase to the next
-  HopperConvPlan plan;
+  IgemmSm90Plan plan;
 };
 
 // Compile-time configuration of an instance.
-template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, HopperSource kSource_,
+template <class T, int kGroups_, int kPhases_, int kFold_, int kParts_, int kRowBytes_, Sm90Source kSource_,
           bool kSplits_, bool kMajorM_, bool kToBlocks_>
 struct ConvConfig {
   using Element = T;
@@ -88,24 +88,24 @@ struct ConvConfig {
   static constexpr int kParts = kParts_;
   static constexpr int kRowBytes = kRowBytes_;
   // Bytes of a stage's weights (one tap of one k_block), for one warpgroup and one part.
-  static constexpr int kStageBytes = kHopperTileM * kRowBytes;
-  static constexpr HopperSource kSource = kSource_;
+  static constexpr int kStageBytes = kSm90TileM * kRowBytes;
+  static constexpr Sm90Source kSource = kSource_;
   static constexpr bool kSplits = kSplits_;  // a work tile is a cluster's
   static constexpr bool kMajorM = kMajorM_;  // a row of the weights in shared memory is one source channel
   static constexpr bool kToBlocks = kToBlocks_;  // stores blocks of a sub_pixel result
-  static constexpr bool kAsks = hopper_asks(kSource);
-  static constexpr bool kWrites = hopper_writes(kSource, kParts);
+  static constexpr bool kAsks = sm90_asks(kSource);
+  static constexpr bool kWrites = sm90_writes(kSource, kParts);
   // Arrivals that make a halo full: from the warp that issues TMA, or from each writer warp.
-  static constexpr int kSourceWarps = kWrites ? hopper_writers(kSource, {kGroups, kPhases, kFold}) : 1;
-  static constexpr int kThreads = hopper_threads(kSource, {kGroups, kPhases, kFold});
+  static constexpr int kSourceWarps = kWrites ? sm90_writers(kSource, {kGroups, kPhases, kFold}) : 1;
+  static constexpr int kThreads = sm90_threads(kSource, {kGroups, kPhases, kFold});
   static constexpr bool kMovesRegisters = kThreads == 512;
-  static constexpr bool kMixes = hopper_mixes({kGroups, kPhases, kFold}, kParts, 1);
+  static constexpr bool kMixes = sm90_mixes({kGroups, kPhases, kFold}, kParts, 1);
   // The phase groups of a work tile may have halos of their own: their rows wait in shared memory for all phases
   // (plan.row_phases).
-  static constexpr bool kMayWait = hopper_joins_phases({kGroups, kPhases, kFold});
-  // Stores by TMA (HopperResults::kCopied), with channels adjacent or with columns adjacent.
-  static constexpr bool kCopiesChannels = hopper_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
-  static constexpr bool kCopiesColumns = hopper_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
+  static constexpr bool kMayWait = sm90_joins_phases({kGroups, kPhases, kFold});
+  // Stores by TMA (Sm90Results::kCopied), with channels adjacent or with columns adjacent.
+  static constexpr bool kCopiesChannels = sm90_may_copy(kParts, kSource) && !kSplits && !kToBlocks;
+  static constexpr bool kCopiesColumns = sm90_may_copy_columns(sizeof(T), {kGroups, kPhases, kFold}, kSource) &&
                                          !kSplits && !kMajorM;
   static constexpr bool kMayCopy = kCopiesChannels || kCopiesColumns;
   // Registers of a multiplying and of a producing thread, where 512 threads leave 128 for each.
@@ -122,7 +122,7 @@ struct Item {
 
 template <class T>
 __device__ __forceinline__ Item find_item(const ConvParams<T>& p, int index) {
-  const HopperConvPlan& plan = p.plan;
+  const IgemmSm90Plan& plan = p.plan;
   Item item;
   const int tile = p.columns.quotient(index), column = index - tile * plan.columns;
   const int m_index = p.phase_parts.quotient(column), part = column - m_index * static_cast<int>(p.phase_parts.divisor);
@@ -154,4 +154,4 @@ __device__ __forceinline__ int phase_size(const ConvParams<T>& p, int axis, int 
   return phase < size ? p.result_step[axis].quotient(size - phase - 1) + 1 : 0;
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

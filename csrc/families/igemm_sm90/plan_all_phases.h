@@ -5,35 +5,35 @@
 
 namespace deconv {
 
-inline constexpr int kPicturesWarpgroups = 3;  // that multiply
-inline constexpr int kPicturesThreads = 128 * (kPicturesWarpgroups + 1);
-inline constexpr int kPicturesMostSlots = 8;
-inline constexpr int kPicturesOperandRows[] = {16, 32, 64};
+inline constexpr int kAllPhasesWarpgroups = 3;  // that multiply
+inline constexpr int kAllPhasesThreads = 128 * (kAllPhasesWarpgroups + 1);
+inline constexpr int kAllPhasesMostSlots = 8;
+inline constexpr int kAllPhasesOperandRows[] = {16, 32, 64};
 // Rows, and columns, of the source from the first to the last that a pixel of any phase reads.
-inline constexpr int kPicturesShifts[] = {2, 3};
+inline constexpr int kAllPhasesShifts[] = {2, 3};
 
 // How the source lies: channels are adjacent; columns are, and rows begin at multiples of 16 bytes; columns and rows
 // are, as one line of all.
-enum class PicturesSource { kPixels, kPlanes, kLines };
-constexpr bool has_planes(PicturesSource source) { return source != PicturesSource::kPixels; }
+enum class AllPhasesSource { kPixels, kPlanes, kLines };
+constexpr bool has_planes(AllPhasesSource source) { return source != AllPhasesSource::kPixels; }
 
 // A warp has a strip of a tile, so many columns and rows of each phase; its products are of eight columns.
-constexpr int pictures_strip_columns(int shifts) { return 8 - (shifts - 1); }
+constexpr int all_phases_strip_columns(int shifts) { return 8 - (shifts - 1); }
 // Of operand A, of two rows each: their sums fit the registers.
-constexpr int pictures_strip_tiles(int operand_rows) { return operand_rows == 16 ? 3 : operand_rows == 32 ? 2 : 1; }
-constexpr int pictures_strip_rows(int operand_rows) { return 2 * pictures_strip_tiles(operand_rows); }
-inline constexpr int kPicturesStrips = 4 * kPicturesWarpgroups;  // of a tile
+constexpr int all_phases_strip_tiles(int operand_rows) { return operand_rows == 16 ? 3 : operand_rows == 32 ? 2 : 1; }
+constexpr int all_phases_strip_rows(int operand_rows) { return 2 * all_phases_strip_tiles(operand_rows); }
+inline constexpr int kAllPhasesStrips = 4 * kAllPhasesWarpgroups;  // of a tile
 // Bytes of channels of a stage.
-constexpr int pictures_stage_channels(PicturesSource source) { return has_planes(source) ? 32 : 64; }
+constexpr int all_phases_stage_channels(AllPhasesSource source) { return has_planes(source) ? 32 : 64; }
 
 // Pixels are operand A, all phases of all channels the rows of operand B, a tap that a phase does not have a zero
 // (kernels/hopper/pictures.cuh).
-struct HopperPicturesPlan {
+struct AllPhasesPlan {
   static constexpr const char* kFamily = "igemm_sm90";
 
-  int operand_rows = 16;  // of kPicturesOperandRows: result channels and phases, filled up
-  PicturesSource source = PicturesSource::kPixels;
-  int shifts = 3;         // of kPicturesShifts, along both axes
+  int operand_rows = 16;  // of kAllPhasesOperandRows: result channels and phases, filled up
+  AllPhasesSource source = AllPhasesSource::kPixels;
+  int shifts = 3;         // of kAllPhasesShifts, along both axes
   int origin_h = 0, origin_w = 0;  // smallest shift
   int strips_w = 1;  // of a tile, the others below
   int tile_rows = 1, tile_columns = 1;  // in pixels of a phase

@@ -22,50 +22,45 @@ struct Device;
 struct Plan;
 struct PlannerOptions;
 
-std::string describe(const HopperConvPlan& plan, DType dtype);
-std::string describe_launch(const HopperConvPlan& plan);
-std::string describe(const HopperPlanesPlan& plan, DType dtype);
-std::string describe_launch(const HopperPlanesPlan& plan);
-std::string describe(const HopperStridedPlan& plan, DType dtype);
-std::string describe_launch(const HopperStridedPlan& plan);
-std::string describe(const HopperFoldedPlan& plan, DType dtype);
-std::string describe_launch(const HopperFoldedPlan& plan);
-std::string describe(const HopperPicturesPlan& plan, DType dtype);
-std::string describe_launch(const HopperPicturesPlan& plan);
-std::string describe(const HopperWeightLinesPlan& plan, DType dtype);
-std::string describe_launch(const HopperWeightLinesPlan& plan);
-std::string describe(const HopperWeightTensorPlan& plan, DType dtype);
-std::string describe_launch(const HopperWeightTensorPlan& plan);
-std::string describe(const HopperWeightTurnedPlan& plan, DType dtype);
-std::string describe_launch(const HopperWeightTurnedPlan& plan);
+std::string describe(const IgemmSm90Plan& plan, DType dtype);
+std::string describe_launch(const IgemmSm90Plan& plan);
+std::string describe(const OneTapPlan& plan, DType dtype);
+std::string describe_launch(const OneTapPlan& plan);
+std::string describe(const Stride2Plan& plan, DType dtype);
+std::string describe_launch(const Stride2Plan& plan);
+std::string describe(const WholeImagesPlan& plan, DType dtype);
+std::string describe_launch(const WholeImagesPlan& plan);
+std::string describe(const AllPhasesPlan& plan, DType dtype);
+std::string describe_launch(const AllPhasesPlan& plan);
+std::string describe(const WgradRsNchwPlan& plan, DType dtype);
+std::string describe_launch(const WgradRsNchwPlan& plan);
+std::string describe(const WgradSsPlan& plan, DType dtype);
+std::string describe_launch(const WgradSsPlan& plan);
+std::string describe(const WgradRsNhwcPlan& plan, DType dtype);
+std::string describe_launch(const WgradRsNhwcPlan& plan);
 
 // Nothing if the family refuses the problem; `considered` then says why.
-std::optional<Plan> plan_hopper_conv(const Problem& problem, const Device& device, const PlannerOptions& options,
-                                     std::vector<Candidate>* considered);
+std::optional<Plan> plan_igemm_sm90(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                    std::vector<Candidate>* considered);
 // Of blocks alone (Problem::blocks).
-std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
+std::optional<Plan> plan_one_tap(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 // Whether every element of every block is one of the output's.
-bool planes_have_whole_blocks(const Problem& problem);
-std::optional<Plan> plan_hopper_strided(const Problem& problem, const Device& device,
-                                        std::vector<Candidate>* considered);
-std::optional<Plan> plan_hopper_folded(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
-std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& device,
-                                         std::vector<Candidate>* considered);
+bool one_tap_have_whole_blocks(const Problem& problem);
+std::optional<Plan> plan_stride2(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_whole_images(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_all_phases(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 // Whether results of two rows of its operand B are neighbours in memory, aligned to two elements if the base is.
-bool pictures_pairs(const Problem& problem);
-std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
-                                             std::vector<Candidate>* considered);
-std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered);
-std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered);
+bool all_phases_pairs(const Problem& problem);
+std::optional<Plan> plan_wgrad_rs_nchw(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
+std::optional<Plan> plan_wgrad_ss(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_wgrad_rs_nhwc(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
 
-inline const char* name(HopperWeightShare share) {
-  return share == HopperWeightShare::kTaps            ? "taps"
-         : share == HopperWeightShare::kInputChannels ? "input channels"
-                                                      : "output channels";
+inline const char* name(WgradShare share) {
+  return share == WgradShare::kTaps            ? "taps"
+         : share == WgradShare::kInputChannels ? "input channels"
+                                               : "output channels";
 }
 
 // Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
@@ -84,15 +79,15 @@ Problem im2col_problem(const Problem& problem);
 inline int64_t im2col_tap_step(const Problem& problem) { return problem.w.stride[problem.axis[1].kernel > 1 ? 3 : 2]; }
 
 // Channels of a group or of merged ones, on either side where it matters.
-inline constexpr int64_t kHopperMinChannels = 16;
+inline constexpr int64_t kSm90MinChannels = 16;
 // Weights packed beforehand: of their kernel, ms; and whether they take no more than is allowed, packed with zeros,
 // where `weight_bytes` are the weights' own.
-constexpr double hopper_pack_ms(int64_t packed_bytes) { return 1e-3 + 0.5e-9 * static_cast<double>(packed_bytes); }
-bool hopper_may_pack(int64_t packed_bytes, int64_t weight_bytes);
+constexpr double sm90_pack_ms(int64_t packed_bytes) { return 1e-3 + 0.5e-9 * static_cast<double>(packed_bytes); }
+bool sm90_may_pack(int64_t packed_bytes, int64_t weight_bytes);
 
 // How many neighbours of a block's row one store takes, up to `most`, given a base pointer of as many.
-int hopper_blocks_unit(const Problem& problem, int most);
+int sm90_blocks_unit(const Problem& problem, int most);
 // How many neighbours one store takes, given a base pointer of 16 bytes and the plan's groups merged.
-int hopper_vector_result(const Problem& problem, const HopperConvPlan& plan);
+int sm90_vector_result(const Problem& problem, const IgemmSm90Plan& plan);
 
 }  // namespace deconv

@@ -38,7 +38,7 @@ struct Costs {
 constexpr Costs kCostsShort{1.6, 253, 46.7, 238, 58, 371, 0.0292, 0.219, 0.0622, 0.017, 1.46, 0.545, 1.17, 0.006, 1};
 constexpr Costs kCostsTf32{1.6, 244, 48.1, 416, 66, 284, 0.0486, 0.347, 0.0649, 0.0246, 1, 0.446, 1.17, 0.006, 0.9};
 
-// Classes of the source's channels (hopper_planes_plan.h); 0: tensor copies do not serve.
+// Classes of the source's channels (one_tap_plan.h); 0: tensor copies do not serve.
 int channel_classes(const Problem& problem) {
   const Tensor4& x = problem.x;
   const int64_t size = element_size(problem.dtype), channels = problem.in_channels_per_group(), step = x.stride[1];
@@ -65,35 +65,35 @@ std::string refusal(const Problem& problem, const Device& device) {
     return "takes contiguous inputs of which tensor copies bring every plane";
   }
   const Correlation c = correlation(problem);
-  if (std::min(c.source_channels, c.result_channels) < kHopperMinChannels) {
-    return "takes at least " + std::to_string(kHopperMinChannels) + " channels a group on either side";
+  if (std::min(c.source_channels, c.result_channels) < kSm90MinChannels) {
+    return "takes at least " + std::to_string(kSm90MinChannels) + " channels a group on either side";
   }
   return "";
 }
 
 // How the weights lie, packed: for each group and tile of result channels the chunks of source channels.
-HopperConvPlan packed_weights(const Problem& problem, int channels) {
+IgemmSm90Plan packed_weights(const Problem& problem, int channels) {
   const Correlation c = correlation(problem);
-  HopperConvPlan weights;
+  IgemmSm90Plan weights;
   weights.tile_m = channels;
   weights.to_blocks = true;
-  weights.chunks = static_cast<int>(ceil_div(c.source_channels * element_size(problem.dtype), kHopperRowBytes));
+  weights.chunks = static_cast<int>(ceil_div(c.source_channels * element_size(problem.dtype), kSm90RowBytes));
   weights.m_tiles = static_cast<int>(ceil_div(c.result_channels, channels));
-  weights.stage_bytes = kHopperRowBytes * channels;
+  weights.stage_bytes = kSm90RowBytes * channels;
   weights.column_bytes = static_cast<int64_t>(weights.chunks) * weights.stage_bytes;
   weights.packed_bytes = problem.groups * weights.m_tiles * weights.column_bytes;
   return weights;
 }
 
-std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& device, int channels, bool resident) {
-  HopperPlanesPlan p;
+std::optional<OneTapPlan> plan_tile(const Problem& problem, const Device& device, int channels, bool resident) {
+  OneTapPlan p;
   p.weights = packed_weights(problem, channels);
   p.resident = resident;
   p.classes = channel_classes(problem);
   const int64_t weight_bytes = problem.w.numel() * element_size(problem.dtype);
-  if (!hopper_may_pack(p.weights.packed_bytes, weight_bytes)) return std::nullopt;
-  p.pieces = kPlanesPieces * (resident ? 1 : p.warpgroups());
-  p.image_pieces = static_cast<int>(ceil_div(problem.axis[0].input * problem.axis[1].input, kPlanesPiece));
+  if (!sm90_may_pack(p.weights.packed_bytes, weight_bytes)) return std::nullopt;
+  p.pieces = kOneTapPieces * (resident ? 1 : p.warpgroups());
+  p.image_pieces = static_cast<int>(ceil_div(problem.axis[0].input * problem.axis[1].input, kOneTapPiece));
   const double pieces = static_cast<double>(problem.batch) * p.image_pieces;
   const int64_t columns = problem.groups * p.weights.m_tiles;
   if ((pieces + p.pieces) * static_cast<double>(columns) > 1 << 30) return std::nullopt;
@@ -108,11 +108,11 @@ std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& 
     p.blocks = std::min(p.items, device.multiprocessors);
   }
   p.rings = resident ? p.warpgroups() : 1;
-  p.stage_bytes = p.pieces * planes_piece_bytes(p.classes) + (resident ? 0 : p.weights.stage_bytes);
+  p.stage_bytes = p.pieces * one_tap_piece_bytes(p.classes) + (resident ? 0 : p.weights.stage_bytes);
   const int64_t stays = resident ? p.weights.column_bytes : 0;
-  const int tables = 2 * p.warpgroups() * channels * kPlanesEntryBytes;
-  const int64_t room = device.shared_bytes_per_block - tables - 16 * kPlanesMostSlots * p.rings - 8 - stays;
-  p.slots = static_cast<int>(std::min<int64_t>(kPlanesMostSlots, room / (p.rings * p.stage_bytes)));
+  const int tables = 2 * p.warpgroups() * channels * kOneTapEntryBytes;
+  const int64_t room = device.shared_bytes_per_block - tables - 16 * kOneTapMostSlots * p.rings - 8 - stays;
+  p.slots = static_cast<int>(std::min<int64_t>(kOneTapMostSlots, room / (p.rings * p.stage_bytes)));
   if (room < 0 || p.slots < kLeastSlots) return std::nullopt;
   p.weights_at = p.rings * p.slots * p.stage_bytes;
   p.tables_at = p.weights_at + static_cast<int>(stays);
@@ -121,7 +121,7 @@ std::optional<HopperPlanesPlan> plan_tile(const Problem& problem, const Device& 
   return p;
 }
 
-double estimate_ms(const Problem& problem, const Device& device, const HopperPlanesPlan& p) {
+double estimate_ms(const Problem& problem, const Device& device, const OneTapPlan& p) {
   const int64_t size = element_size(problem.dtype);
   const Costs& costs = size == 2 ? kCostsShort : kCostsTf32;
   const double warpgroups = p.warpgroups(), chunks = p.weights.chunks;
@@ -130,10 +130,10 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPla
   const double copies = p.classes > 1 ? p.pieces * p.classes * costs.copy : 0;
   const double products = chunks * (warpgroups * p.weights.tile_m * costs.product + stage);
   const double load = chunks * p.rings * (p.stage_bytes / costs.bytes + copies);
-  const double element = costs.element + (hopper_blocks_unit(problem, 2) == 2 ? 0 : costs.apart) +
+  const double element = costs.element + (sm90_blocks_unit(problem, 2) == 2 ? 0 : costs.apart) +
                          (problem.blocks->size_w * size % kSectorBytes == 0 ? 0 : costs.ragged) +
-                         (planes_have_whole_blocks(problem) ? 0 : costs.padded);
-  const double leave = costs.item + kPlanesPieces * kPlanesPiece * warpgroups * p.weights.tile_m * element;
+                         (one_tap_have_whole_blocks(problem) ? 0 : costs.padded);
+  const double leave = costs.item + kOneTapPieces * kOneTapPiece * warpgroups * p.weights.tile_m * element;
   const double work = p.resident ? std::pow(std::pow(products, costs.overlap) + std::pow(leave, costs.overlap),
                                             1 / costs.overlap)
                                  : products + leave;
@@ -142,37 +142,36 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPla
   const double cycles = start + (rounds - 1) * std::max(work, load) + std::max(products, load) + leave;
   const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
   const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, costs.least * memory_ms) +
-                    costs.launch_ms + hopper_pack_ms(p.weights.packed_bytes);
+                    costs.launch_ms + sm90_pack_ms(p.weights.packed_bytes);
   return ms * costs.beside_others;
 }
 
 }  // namespace
 
-bool planes_have_whole_blocks(const Problem& problem) {
+bool one_tap_have_whole_blocks(const Problem& problem) {
   const ResultBlocks& b = *problem.blocks;
   return b.shift_h == 0 && b.shift_w == 0 && b.size_h == problem.axis[0].output * b.height &&
          b.size_w == problem.axis[1].output * b.width;
 }
 
-std::string describe(const HopperPlanesPlan& plan, DType) {
+std::string describe(const OneTapPlan& plan, DType) {
   std::ostringstream text;
-  text << plan.weights.tile_m << " channels x " << plan.pieces * kPlanesPiece << " pixels of planes as they lie"
+  text << plan.weights.tile_m << " channels x " << plan.pieces * kOneTapPiece << " pixels of planes as they lie"
        << (plan.classes > 1 ? " in " + std::to_string(plan.classes) + " classes" : "")
        << (plan.resident ? ", weights that stay" : "") << ", blocks stored where they belong";
   return text.str();
 }
 
-std::optional<Plan> plan_hopper_planes(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered) {
+std::optional<Plan> plan_one_tap(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) {
     if (considered) considered->push_back({"igemm_sm90 family", 0, why});
     return std::nullopt;
   }
   std::optional<Plan> best;
-  for (const int channels : kPlanesChannels) {
+  for (const int channels : kOneTapChannels) {
     for (const bool resident : {false, true}) {
-      if (const std::optional<HopperPlanesPlan> plan = plan_tile(problem, device, channels, resident)) {
-        consider_plan(best, "igemm_sm90 family", *plan, plan->weights.packed_bytes + kHopperFlagBytes,
+      if (const std::optional<OneTapPlan> plan = plan_tile(problem, device, channels, resident)) {
+        consider_plan(best, "igemm_sm90 family", *plan, plan->weights.packed_bytes + kSm90FlagBytes,
                       estimate_ms(problem, device, *plan), problem.dtype, considered);
       }
     }

@@ -32,7 +32,8 @@ struct Costs {
 constexpr Costs kCostsShort{0.735, 35.3, 174, 2.21, 47, 0.246, 8.9, 47, 7, 37, 0.5, 5110, 0.085};
 constexpr Costs kCostsTf32{0.433, 23.1, 0, 1.94, 75, 0.177, 6.4, 36, 4.1, 15, 0.83, 3870, 0.07};
 constexpr double kLaunchMs = 0.004;
-constexpr double kNarrowTiles = 1.05;  // times all that, of planes of float32 in tiles of few columns: seen, by hand
+constexpr double kSmallChannelTiles =
+    1.05;  // times all that, of planes of float32 in tiles of few columns: seen, by hand
 constexpr int64_t kLeastChannelBytes = 32;  // of a group: with less, products and copies are mostly empty
 
 // Shifts from the smallest to the largest that any phase reads.
@@ -59,17 +60,17 @@ int64_t rows_of_operand(const Problem& problem) {
 struct Layer {
   Shifts h, w;
   int operand_rows = 0, shifts = 0;
-  PicturesSource source = PicturesSource::kPixels;
+  AllPhasesSource source = AllPhasesSource::kPixels;
   std::string refusal;
 };
 
 // How tensor copies take a source, if they do.
-std::optional<PicturesSource> find_source(const Problem& problem, const Tensor4& source) {
+std::optional<AllPhasesSource> find_source(const Problem& problem, const Tensor4& source) {
   const bool planes = source.stride[3] == 1;
-  if (takes_halo_copies(problem, source, planes)) return planes ? PicturesSource::kPlanes : PicturesSource::kPixels;
+  if (takes_halo_copies(problem, source, planes)) return planes ? AllPhasesSource::kPlanes : AllPhasesSource::kPixels;
   // Places of rows beyond the image are 32-bit integers, too.
   const bool is_short = (source.size[2] + 2 * kMostCopied) * source.size[3] <= INT32_MAX;
-  if (is_line(source) && is_short && takes_halo_copies(problem, as_line(source), true)) return PicturesSource::kLines;
+  if (is_line(source) && is_short && takes_halo_copies(problem, as_line(source), true)) return AllPhasesSource::kLines;
   return std::nullopt;
 }
 
@@ -92,7 +93,7 @@ Layer describe_layer(const Problem& problem, const Device& device) {
   }
   const AxisGeometry h = geometry(problem, 0), w = geometry(problem, 1);
   if (h.source_step() > 1 || w.source_step() > 1) return refuse("serves forward, and grad_input of stride 1");
-  const int64_t most = *std::rbegin(kPicturesOperandRows);
+  const int64_t most = *std::rbegin(kAllPhasesOperandRows);
   const bool is_small = c.result_channels <= most && h.phases() <= most && w.phases() <= most;
   const int64_t rows = is_small ? rows_of_operand(problem) : most + 1;
   if (rows > most) return refuse("takes up to " + std::to_string(most) + " result channels and phases together");
@@ -102,15 +103,15 @@ Layer describe_layer(const Problem& problem, const Device& device) {
       return refuse("a stride this long");
     }
   }
-  layer.operand_rows = *std::lower_bound(std::begin(kPicturesOperandRows), std::end(kPicturesOperandRows), rows);
+  layer.operand_rows = *std::lower_bound(std::begin(kAllPhasesOperandRows), std::end(kAllPhasesOperandRows), rows);
   layer.h = find_shifts(h);
   layer.w = find_shifts(w);
-  layer.shifts = std::max({layer.h.count, layer.w.count, kPicturesShifts[0]});
-  if (layer.shifts > *std::rbegin(kPicturesShifts)) {
-    return refuse("takes kernels that read up to " + std::to_string(*std::rbegin(kPicturesShifts)) +
+  layer.shifts = std::max({layer.h.count, layer.w.count, kAllPhasesShifts[0]});
+  if (layer.shifts > *std::rbegin(kAllPhasesShifts)) {
+    return refuse("takes kernels that read up to " + std::to_string(*std::rbegin(kAllPhasesShifts)) +
                   " rows and columns");
   }
-  const std::optional<PicturesSource> source = find_source(problem, c.source);
+  const std::optional<AllPhasesSource> source = find_source(problem, c.source);
   if (!source) return refuse("takes sources whose channels, or pixels, begin at multiples of 16 bytes");
   layer.source = *source;
   const Tensor4& y = c.result;
@@ -145,7 +146,7 @@ std::optional<int> copied_column(const Problem& problem) {
 }
 
 // Where a line of strips is staged until a copy takes it out; narrows the tile to whole copies. False: none takes it.
-bool stage_results(const Problem& problem, HopperPicturesPlan& p) {
+bool stage_results(const Problem& problem, AllPhasesPlan& p) {
   const std::optional<int> column = copied_column(problem);
   if (!column) return false;
   const int element = static_cast<int>(element_size(problem.dtype)), unit = 16 / element;
@@ -154,7 +155,7 @@ bool stage_results(const Problem& problem, HopperPicturesPlan& p) {
   p.staged_column = geometry(problem, 1).result_step() * p.staged_phase;
   p.tile_columns -= p.tile_columns % (unit / gcd(unit, p.staged_column));
   const int columns = p.tile_columns * p.staged_column;
-  const int64_t rows = pictures_strip_rows(p.operand_rows) * geometry(problem, 0).result_step();
+  const int64_t rows = all_phases_strip_rows(p.operand_rows) * geometry(problem, 0).result_step();
   const bool whole_pixels = p.staged_phase > 1;
   p.staged_channel = whole_pixels ? 1 : columns;
   p.staged_row = columns * (whole_pixels ? 1 : static_cast<int>(correlation(problem).result_channels));
@@ -162,31 +163,31 @@ bool stage_results(const Problem& problem, HopperPicturesPlan& p) {
   return columns <= kMostCopied;  // of rows there are never as many
 }
 
-std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer,
-                                            int strips_w, bool copied) {
+std::optional<AllPhasesPlan> plan_tile(const Problem& problem, const Device& device, const Layer& layer, int strips_w,
+                                       bool copied) {
   const Correlation c = correlation(problem);
   const int element = static_cast<int>(element_size(problem.dtype)), unit = 16 / element;
-  HopperPicturesPlan p;
+  AllPhasesPlan p;
   p.operand_rows = layer.operand_rows;
   p.source = layer.source;
   p.shifts = layer.shifts;
   p.origin_h = layer.h.origin;
   p.origin_w = layer.w.origin;
   p.strips_w = strips_w;
-  p.tile_rows = kPicturesStrips / strips_w * pictures_strip_rows(p.operand_rows);
-  p.tile_columns = strips_w * pictures_strip_columns(p.shifts);
+  p.tile_rows = kAllPhasesStrips / strips_w * all_phases_strip_rows(p.operand_rows);
+  p.tile_columns = strips_w * all_phases_strip_columns(p.shifts);
   p.halo_rows = p.tile_rows + p.shifts - 1;
   p.pitch = p.tile_columns + p.shifts - 1;
-  if (p.source == PicturesSource::kPlanes) p.tile_columns -= p.tile_columns % unit;  // tiles begin where copies may
+  if (p.source == AllPhasesSource::kPlanes) p.tile_columns -= p.tile_columns % unit;  // tiles begin where copies may
   if (copied && !stage_results(problem, p)) return std::nullopt;
   if (has_planes(p.source)) {
-    const int64_t row = p.source == PicturesSource::kLines ? c.source.size[3] : 0;
+    const int64_t row = p.source == AllPhasesSource::kLines ? c.source.size[3] : 0;
     const auto modulo = [&](int64_t columns) { return static_cast<int>((columns % unit + unit) % unit); };
     p.lead = modulo(p.origin_w + p.origin_h * row);
     p.lead_step = modulo(row);
     // A warp reads two octets; an odd number of them, so that channels meet all banks.
     const int most = p.lead_step == 0 && p.tile_columns % unit == 0 ? p.lead : unit - 1;
-    const int last = most + (strips_w - 1) * pictures_strip_columns(p.shifts);
+    const int last = most + (strips_w - 1) * all_phases_strip_columns(p.shifts);
     p.pitch = 8 * ((last / 8 + 2) | 1);
   }
   if (p.halo_rows > kMostCopied || p.pitch > kMostCopied || p.tile_columns == 0) return std::nullopt;
@@ -200,16 +201,16 @@ std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device
   p.tile_blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, at_once)));
   p.blocks = static_cast<int>(p.tile_blocks * problem.groups);
   const int64_t channel_bytes = c.source_channels * element;
-  p.chunks = static_cast<int>(ceil_div(channel_bytes, kHopperRowBytes));
-  p.stages = static_cast<int>(ceil_div(channel_bytes, pictures_stage_channels(p.source)));
-  p.stage_bytes = p.halo_rows * p.pitch * pictures_stage_channels(p.source);
+  p.chunks = static_cast<int>(ceil_div(channel_bytes, kSm90RowBytes));
+  p.stages = static_cast<int>(ceil_div(channel_bytes, all_phases_stage_channels(p.source)));
+  p.stage_bytes = p.halo_rows * p.pitch * all_phases_stage_channels(p.source);
   p.slot_bytes = static_cast<int>(round_up(p.stage_bytes, has_planes(p.source) ? 128 : 512));
-  const int64_t weights = int64_t{p.chunks} * p.shifts * p.shifts * p.operand_rows * kHopperRowBytes;
+  const int64_t weights = int64_t{p.chunks} * p.shifts * p.shifts * p.operand_rows * kSm90RowBytes;
   const int64_t taps = c.result_channels * problem.axis[0].kernel * problem.axis[1].kernel;
   const int64_t tables = round_up(16 * p.operand_rows + 4 * taps, 128);
-  const int64_t staged = 2 * int64_t{kPicturesStrips / strips_w} * p.staged_bytes;
+  const int64_t staged = 2 * int64_t{kAllPhasesStrips / strips_w} * p.staged_bytes;
   const int64_t room = device.shared_bytes_per_block - 1024 - weights - tables - staged;
-  p.slots = static_cast<int>(std::min<int64_t>(room / (p.slot_bytes + 16), kPicturesMostSlots));
+  p.slots = static_cast<int>(std::min<int64_t>(room / (p.slot_bytes + 16), kAllPhasesMostSlots));
   if (room < 0 || p.slots < 2 || taps * c.source_channels > 1 << 30) return std::nullopt;
   p.weights_at = static_cast<int>(round_up(int64_t{p.slots} * p.slot_bytes, 1024));
   p.rows_at = static_cast<int>(p.weights_at + weights);
@@ -219,13 +220,13 @@ std::optional<HopperPicturesPlan> plan_tile(const Problem& problem, const Device
   return p;
 }
 
-double estimate_ms(const Problem& problem, const Device& device, const HopperPicturesPlan& p) {
+double estimate_ms(const Problem& problem, const Device& device, const AllPhasesPlan& p) {
   const int element = static_cast<int>(element_size(problem.dtype));
   const Costs& costs = element == 2 ? kCostsShort : kCostsTf32;
-  const double tiles = kPicturesWarpgroups * pictures_strip_tiles(p.operand_rows);
+  const double tiles = kAllPhasesWarpgroups * all_phases_strip_tiles(p.operand_rows);
   const bool planes = has_planes(p.source);
-  const double steps = static_cast<double>(p.stages) * (pictures_stage_channels(p.source) / 32);
-  const bool pairs = pictures_pairs(problem);
+  const double steps = static_cast<double>(p.stages) * (all_phases_stage_channels(p.source) / 32);
+  const bool pairs = all_phases_pairs(problem);
   const double stored = p.copied ? (pairs ? costs.copied : costs.staged) : pairs ? costs.pair : costs.single;
   const double results = p.tile_rows / 64.0 * p.tile_columns * static_cast<double>(rows_of_operand(problem));
   const double products = steps * tiles * p.shifts * std::max(costs.product * p.shifts * p.operand_rows, costs.least) +
@@ -233,7 +234,7 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPic
   const double row = static_cast<double>(p.pitch) * element;
   const double load = static_cast<double>(p.stages) *
                       (p.stage_bytes * (1 / kBytes + (planes ? costs.row / row : 0)) +
-                       (p.source == PicturesSource::kLines ? p.halo_rows * costs.line : 0));
+                       (p.source == AllPhasesSource::kLines ? p.halo_rows * costs.line : 0));
   const double tile = std::max(products, load) + costs.apart * std::min(products, load);
   const auto rounds = static_cast<double>(ceil_div(p.tiles, p.tile_blocks));
   const auto waves = static_cast<double>(ceil_div(p.blocks, device.multiprocessors));
@@ -241,12 +242,12 @@ double estimate_ms(const Problem& problem, const Device& device, const HopperPic
   const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
   const double cycles = waves * (block + rounds * tile);
   const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, memory_ms) + kLaunchMs;
-  return beside_others(ms * (planes && element == 4 && p.tile_columns < 32 ? kNarrowTiles : 1));
+  return beside_others(ms * (planes && element == 4 && p.tile_columns < 32 ? kSmallChannelTiles : 1));
 }
 
 }  // namespace
 
-bool pictures_pairs(const Problem& problem) {
+bool all_phases_pairs(const Problem& problem) {
   const Correlation c = correlation(problem);
   const auto& [size, stride] = c.result;
   const int phases_w = geometry(problem, 1).phases();
@@ -258,27 +259,26 @@ bool pictures_pairs(const Problem& problem) {
   return stride[3] == c.result_channels && phases_w % 2 == 0;
 }
 
-std::string describe(const HopperPicturesPlan& plan, DType) {
+std::string describe(const AllPhasesPlan& plan, DType) {
   std::ostringstream text;
-  const char* source = plan.source == PicturesSource::kPixels   ? "pixels"
-                       : plan.source == PicturesSource::kPlanes ? "planes"
-                                                                : "lines";
+  const char* source = plan.source == AllPhasesSource::kPixels   ? "pixels"
+                       : plan.source == AllPhasesSource::kPlanes ? "planes"
+                                                                 : "lines";
   text << "all phases in " << plan.operand_rows << " rows x (" << plan.tile_rows << " rows, " << plan.tile_columns
        << " columns) of " << source << ", " << plan.shifts << 'x' << plan.shifts << " shifts"
        << (plan.copied ? ", results copied" : "");
   return text.str();
 }
 
-std::optional<Plan> plan_hopper_pictures(const Problem& problem, const Device& device,
-                                         std::vector<Candidate>* considered) {
+std::optional<Plan> plan_all_phases(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   const Layer layer = describe_layer(problem, device);
   if (!layer.refusal.empty()) {
     if (considered) considered->push_back({"igemm_sm90 family", 0, layer.refusal});
     return std::nullopt;
   }
   std::optional<Plan> best;
-  for (int strips_w = 1; strips_w <= kPicturesStrips; ++strips_w) {
-    if (kPicturesStrips % strips_w != 0) continue;
+  for (int strips_w = 1; strips_w <= kAllPhasesStrips; ++strips_w) {
+    if (kAllPhasesStrips % strips_w != 0) continue;
     for (const bool copied : {false, true}) {
       if (const auto plan = plan_tile(problem, device, layer, strips_w, copied)) {
         consider_plan(best, "igemm_sm90 family", *plan, 0, estimate_ms(problem, device, *plan), problem.dtype,

@@ -4,7 +4,7 @@
 #include "device/mma_sm80.cuh"
 #include "families/igemm_sm90/params.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T, int kGroups_, int kPhases_, int kFold_, bool kMajorM_>
 struct ResultTile {
@@ -12,7 +12,7 @@ struct ResultTile {
   static constexpr int kGroups = kGroups_, kPhases = kPhases_, kFold = kFold_;
   static constexpr bool kMajorM = kMajorM_;
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kTileM = kHopperTileM / kFold;  // channels of a warpgroup
+  static constexpr int kTileM = kSm90TileM / kFold;  // channels of a warpgroup
   using Accumulators = float[kPhases][kGroups * 4];
 
   // shared: this warp's staging rows, used with columns adjacent: by groups of rows or images, and for whole sectors.
@@ -27,10 +27,10 @@ struct ResultTile {
 
   // A bit for each group of this warpgroup that holds pixels of the tile.
   __device__ __forceinline__ uint32_t used_groups() const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const Cursor first = first_group();
-    const int columns = plan.inner == HopperInner::kWidth ? 8 : kFold;
-    const int lines = plan.inner == HopperInner::kHeight ? plan.pixels.n : plan.pixels.h;
+    const int columns = plan.inner == Sm90Inner::kWidth ? 8 : kFold;
+    const int lines = plan.inner == Sm90Inner::kHeight ? plan.pixels.n : plan.pixels.h;
     uint32_t groups = 0;
     for (int j = 0; j < kGroups; ++j) {
       const int group = first.group + j, line = first.line + group / plan.line_groups;
@@ -41,7 +41,7 @@ struct ResultTile {
 
   // Counted from the block's first.
   __device__ __forceinline__ int first_channel_of_warpgroup() const {
-    return p.plan.tile_m > kHopperTileM ? kHopperTileM * warpgroup_ : 0;
+    return p.plan.tile_m > kSm90TileM ? kSm90TileM * warpgroup_ : 0;
   }
   __device__ __forceinline__ bool fold_in_warp() const { return kFold > 1 && !p.plan.channels_adjacent; }
 
@@ -56,7 +56,7 @@ struct ResultTile {
   };
 
   __device__ __forceinline__ Window window_of(const Item& item, const Phases& phases) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     Window v;
     const int step_h = p.axis[0].result_step(), step_w = p.axis[1].result_step();
     const int64_t along_h = step_h * p.result_h, along_w = step_w * p.result_w;
@@ -67,15 +67,15 @@ struct ResultTile {
       v.widths[k] = phases.w + k < plan.phases_w ? min(phase_size(p, 1, phases.w + k) - item.w, plan.pixels.w) : 0;
     }
     if (kFold > 1 && !fold_in_warp()) v.widths[0] = (v.widths[0] - column_ + kFold - 1) / kFold;
-    v.groups_of_columns = plan.inner == HopperInner::kWidth;
-    v.inner = plan.inner == HopperInner::kHeight ? along_h : plan.inner == HopperInner::kBatch ? p.result_n : along_w;
+    v.groups_of_columns = plan.inner == Sm90Inner::kWidth;
+    v.inner = plan.inner == Sm90Inner::kHeight ? along_h : plan.inner == Sm90Inner::kBatch ? p.result_n : along_w;
     v.group = v.groups_of_columns ? 8 * along_w : kFold * along_w;
-    v.line = plan.inner == HopperInner::kHeight ? p.result_n : along_h;
+    v.line = plan.inner == Sm90Inner::kHeight ? p.result_n : along_h;
     const int second_inner = warpgroup_ == 0 || v.groups_of_columns ? 0
-                             : plan.inner == HopperInner::kHeight   ? plan.second.h
+                             : plan.inner == Sm90Inner::kHeight     ? plan.second.h
                                                                     : plan.second.n;
-    v.inners = (plan.inner == HopperInner::kHeight ? heights : images) - second_inner;
-    v.lines = plan.inner == HopperInner::kHeight ? images : heights;
+    v.inners = (plan.inner == Sm90Inner::kHeight ? heights : images) - second_inner;
+    v.lines = plan.inner == Sm90Inner::kHeight ? images : heights;
     const int channel = item.m_tile * plan.tile_m + first_channel_;
     v.channels = p.result_channels - channel;
     v.first = p.result + item.n * p.result_n +
@@ -91,12 +91,12 @@ struct ResultTile {
     int group, line;
   };
   __device__ __forceinline__ Cursor first_group() const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     if (warpgroup_ == 0) return {0, 0};
-    return {plan.inner == HopperInner::kWidth ? 0 : plan.second.w / kFold,
-            plan.inner == HopperInner::kHeight                       ? plan.second.n
-            : plan.inner == HopperInner::kBatch && plan.second.n > 0 ? 0
-                                                                     : plan.second.h};
+    return {plan.inner == Sm90Inner::kWidth ? 0 : plan.second.w / kFold,
+            plan.inner == Sm90Inner::kHeight                       ? plan.second.n
+            : plan.inner == Sm90Inner::kBatch && plan.second.n > 0 ? 0
+                                                                   : plan.second.h};
   }
   // Number of groups of a line in which pixel `inner` of phase k exists.
   __device__ __forceinline__ static int groups_with(const Window& v, int k, int inner) {
@@ -152,4 +152,4 @@ struct ResultTile {
   uint32_t used_groups_;
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

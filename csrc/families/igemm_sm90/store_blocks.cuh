@@ -8,7 +8,7 @@
 
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class BlockStore : Tile {
@@ -33,7 +33,7 @@ class BlockStore : Tile {
 
   __device__ __forceinline__ void store(const Item& item, const Accumulators& acc) const {
     if constexpr (kSize == 4) {
-      constexpr bool kMayExchange = hopper_may_exchange(kSize, HopperTile{kGroups, kPhases, kFold});
+      constexpr bool kMayExchange = sm90_may_exchange(kSize, Sm90Tile{kGroups, kPhases, kFold});
       if (kMayExchange && p.plan.exchanges) {
         store_blocks<kMayExchange>(item, acc);
       } else {
@@ -69,10 +69,10 @@ class BlockStore : Tile {
     bool groups_of_columns, is_height;
   };
   __device__ __forceinline__ BlockWalk block_walk(const Item& item, int inner) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     BlockWalk walk;
-    walk.groups_of_columns = plan.inner == HopperInner::kWidth;
-    walk.is_height = plan.inner == HopperInner::kHeight;
+    walk.groups_of_columns = plan.inner == Sm90Inner::kWidth;
+    walk.is_height = plan.inner == Sm90Inner::kHeight;
     if (warpgroup_ == 1 && !walk.groups_of_columns) inner += walk.is_height ? plan.second.h : plan.second.n;
     walk.inner = inner;
     walk.group = walk.groups_of_columns ? 8 * p.result_w : p.result_w;
@@ -97,7 +97,7 @@ class BlockStore : Tile {
   };
   __device__ __forceinline__ BlockElement block_element(const Item& item, const BlockWalk& walk, int channel,
                                                         int pixel) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const BlockedResult& b = p.apart.blocks;
     const int of_group = item.m_tile * plan.tile_m + channel, inner = walk.inner + pixel;
     const auto [m, r, k] = in_block(b, item.group * p.result_channels + of_group);
@@ -192,4 +192,4 @@ class BlockStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -4,7 +4,7 @@
 
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class ChannelStore : Tile {
@@ -91,4 +91,4 @@ class ChannelStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -4,7 +4,7 @@
 
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class ColumnStore : Tile {
@@ -33,7 +33,7 @@ class ColumnStore : Tile {
 
  private:
   static constexpr int kWords = kGroups * kPhases * kFold * static_cast<int>(sizeof(T)) / 4;  // in a row of columns
-  static constexpr int kStagedWords = hopper_staged_words(kWords);
+  static constexpr int kStagedWords = sm90_staged_words(kWords);
   static constexpr int kStagedPitch = kStagedWords | 1;
   static_assert(kWords % kStagedWords == 0, "even shares");
 
@@ -130,4 +130,4 @@ class ColumnStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

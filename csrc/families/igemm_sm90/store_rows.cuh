@@ -11,7 +11,7 @@
 
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class RowStore : Tile {
@@ -68,7 +68,7 @@ class RowStore : Tile {
   }
 
  private:
-  static constexpr int kRowChannels = hopper_row_channels(kSize);
+  static constexpr int kRowChannels = sm90_row_channels(kSize);
   static constexpr int kPiece = 16, kSector = 32;
 
   // The bytes of a row that are this tile's, counted from the piece that holds the tile's first column.
@@ -104,7 +104,7 @@ class RowStore : Tile {
   }
 
   __device__ __forceinline__ RowWindow row_window(const Item& item) const {
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const uint32_t base = low_word(p.result);
     const bool is_first = item.w == 0, is_last = item.w == (plan.tiles.w - 1) * plan.tile_step;
     const int left = p.axis[1].result_size - item.w * plan.row_phases;
@@ -144,7 +144,7 @@ class RowStore : Tile {
   __device__ __forceinline__ void stage_rows(const Window& v, const T* row, int phase, const Accumulators& acc,
                                              int half, uint32_t shared) const {
     static_assert(kPhases == 2, "pairs of phases");
-    const HopperConvPlan& plan = p.plan;
+    const IgemmSm90Plan& plan = p.plan;
     const auto skew_of = [](const T* of_row) { return staged_skew(low_word(of_row) % kPiece); };
     const int groups = plan.pixels.w / 8, pixel_bytes = (kWaits ? plan.row_phases : kPhases) * kSize;
     const bool in_words = !kWaits || plan.row_phases % 2 == 0, has_second = !kWaits || phase + 1 < plan.row_phases;
@@ -221,7 +221,7 @@ class RowStore : Tile {
 
   // The 16 bytes `shift` bytes after `address`; shift is 0, or 2 if the row begins at an odd 16-bit element.
   __device__ __forceinline__ static uint4 staged_piece(uint32_t address, int shift) {
-    const uint4 value = load_shared_vector(address);
+    const uint4 value = load_shared_16(address);
     if constexpr (kSize == 4) return value;
     const uint32_t next = load_shared(address + kPiece);
     return make_uint4(__funnelshift_r(value.x, value.y, 8 * shift), __funnelshift_r(value.y, value.z, 8 * shift),
@@ -236,4 +236,4 @@ class RowStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

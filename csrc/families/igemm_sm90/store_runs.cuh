@@ -4,7 +4,7 @@
 
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class RunStore : Tile {
@@ -120,4 +120,4 @@ class RunStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -4,7 +4,7 @@
 #include "device/tma_sm90.cuh"
 #include "families/igemm_sm90/result_tile.cuh"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class Tile>
 class TmaStore : Tile {
@@ -29,11 +29,11 @@ class TmaStore : Tile {
   // Channels adjacent: this warpgroup's pixels become swizzled rows of channels at `staged`, in the order of a halo's
   // rows, with the phases of a column side by side. Groups between two lines are staged too. A swizzled row has at most
   // 128 bytes, so for float32 half of the warps stage and send, then the other half (kCopies).
-  static constexpr int kCopies = hopper_copied_bytes(sizeof(T), kFold) < kHopperTileM / kFold * sizeof(T) ? 2 : 1;
+  static constexpr int kCopies = sm90_copied_bytes(sizeof(T), kFold) < kSm90TileM / kFold * sizeof(T) ? 2 : 1;
   __device__ __forceinline__ void stage_channels(const Accumulators& acc, int copy, uint32_t staged) const {
     const int first_channel = first_channel_ % kTileM - copy * kCopiedChannels;
     if (kCopies > 1 && (first_channel < 0 || first_channel >= kCopiedChannels)) return;
-    const bool groups_of_columns = p.plan.inner == HopperInner::kWidth;
+    const bool groups_of_columns = p.plan.inner == Sm90Inner::kWidth;
     const uint32_t of_column = staged + column_ * 8 * kCopiedBytes;
 #pragma unroll
     for (int k = 0; k < kPhases; ++k) {
@@ -69,12 +69,12 @@ class TmaStore : Tile {
   // [run][channel][column]. A lane's two pixels are neighbours. Groups between two lines are staged too.
   __device__ __forceinline__ void stage_columns(const Accumulators& acc, uint32_t staged) const {
     static_assert(kSize == 2 && kPhases == 2 && kFold == 1, "pairs of phases of 16 bits");
-    constexpr int kRowBytes = kHopperCopiedRun * kSize, kGroupBytes = kRowBytes / kHopperRunGroups;
+    constexpr int kRowBytes = kSm90CopiedRun * kSize, kGroupBytes = kRowBytes / kSm90RunGroups;
     const uint32_t of_lane = staged + (first_channel_ % kTileM + lane_ / 4) * kRowBytes + lane_ % 4 * 8;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       if (j >= p.plan.copied_groups) continue;
-      const uint32_t to = of_lane + j / kHopperRunGroups * kTileM * kRowBytes + j % kHopperRunGroups * kGroupBytes;
+      const uint32_t to = of_lane + j / kSm90RunGroups * kTileM * kRowBytes + j % kSm90RunGroups * kGroupBytes;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float *a = acc[0] + 4 * j + 2 * half, *b = acc[1] + 4 * j + 2 * half;
@@ -85,15 +85,15 @@ class TmaStore : Tile {
 
   // One thread sends what was staged, a copy for each line. TMA leaves out pixels and channels beyond the result.
   __device__ __forceinline__ void send_channels(const Item& item, int phase_group, int copy, uint32_t staged) const {
-    const HopperConvPlan& plan = p.plan;
-    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
+    const IgemmSm90Plan& plan = p.plan;
+    const CUtensorMap& map = p.source_map[sm90_result_map(phase_group)];
     const int channel = item.m_tile * plan.tile_m + first_channel_of_warpgroup() + copy * kCopiedChannels;
     const int n = item.n + warpgroup_ * plan.second.n, h = item.h + warpgroup_ * plan.second.h;
     const int w = (item.w + warpgroup_ * plan.second.w) * kPhases;
     for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
-      if (plan.inner == HopperInner::kHeight) {
+      if (plan.inner == Sm90Inner::kHeight) {
         copy_tensor_out(&map, staged, channel, h, w, n + line, item.group);
-      } else if (plan.inner == HopperInner::kBatch) {
+      } else if (plan.inner == Sm90Inner::kBatch) {
         copy_tensor_out(&map, staged, channel, n, w, h + line, item.group);
       } else {
         copy_tensor_out(&map, staged, channel, w, h + line, n, item.group);
@@ -102,10 +102,10 @@ class TmaStore : Tile {
     commit_copies_out();
   }
   __device__ __forceinline__ void send_columns(const Item& item, int phase_group, uint32_t staged) const {
-    const HopperConvPlan& plan = p.plan;
-    const CUtensorMap& map = p.source_map[hopper_result_map(phase_group)];
+    const IgemmSm90Plan& plan = p.plan;
+    const CUtensorMap& map = p.source_map[sm90_result_map(phase_group)];
     const int channel = item.group * p.result_channels + item.m_tile * plan.tile_m + first_channel_of_warpgroup();
-    const int h = item.h + warpgroup_ * plan.second.h, run = item.w * kPhases / kHopperCopiedRun;
+    const int h = item.h + warpgroup_ * plan.second.h, run = item.w * kPhases / kSm90CopiedRun;
     for (int line = 0; line < plan.copied_lines; ++line, staged += plan.staged_line_bytes) {
       copy_tensor_out(&map, staged, 0, channel, run, h + line, item.n);
     }
@@ -114,7 +114,7 @@ class TmaStore : Tile {
 
  private:
   // Staged bytes of a pixel, and of a group with all its columns and phases.
-  static constexpr int kCopiedBytes = hopper_copied_bytes(sizeof(T), kFold);
+  static constexpr int kCopiedBytes = sm90_copied_bytes(sizeof(T), kFold);
   static constexpr int kCopiedChannels = kCopiedBytes / static_cast<int>(sizeof(T));
   static constexpr int kGroupBytes = 8 * kFold * kPhases * kCopiedBytes;
 
@@ -126,4 +126,4 @@ class TmaStore : Tile {
   }
 };
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -8,7 +8,7 @@
 
 namespace deconv {
 
-struct HopperTap {
+struct Sm90Tap {
   int k;             // index in the weight
   int phase, plane;  // source phases that share a halo count as one
   int slot, slots;   // index among the taps of this (phase, source_phase), and their number
@@ -16,17 +16,17 @@ struct HopperTap {
 };
 
 // Step in the weight from one tap of a (phase, source_phase) to the next. Forward walks backwards (core/taps.h).
-inline int hopper_tap_step(const AxisGeometry& axis) {
+inline int sm90_tap_step(const AxisGeometry& axis) {
   const int step = axis.stride / gcd(axis.stride, axis.dilation);
   return axis.is_forward ? -step : step;
 }
 
 // Sorted by phase, source_phase and slot.
-inline std::vector<HopperTap> hopper_taps(const AxisGeometry& axis, const HopperConvPlan& plan, bool along_w) {
+inline std::vector<Sm90Tap> sm90_taps(const AxisGeometry& axis, const IgemmSm90Plan& plan, bool along_w) {
   const int pixel_rows = along_w ? plan.row.w : plan.row.h, origin = along_w ? plan.origin_w : plan.origin_h;
   const bool together = along_w && plan.halo_planes > 1;
   const std::vector<int> planes = used_planes(axis);
-  std::vector<HopperTap> all;
+  std::vector<Sm90Tap> all;
   for (int phase = 0; phase < axis.phases(); ++phase) {
     size_t first = all.size();  // of this (phase, source_phase)
     for (int i = 0; i < static_cast<int>(planes.size()); ++i) {

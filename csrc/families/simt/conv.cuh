@@ -19,7 +19,7 @@
 namespace deconv {
 
 template <class T>
-struct GatherConvParams {
+struct SimtConvParams {
   const T* source;  // (batch, source channels, source height, source width), any strides
   const T* weight;
   const T* bias;  // (result channels) or null
@@ -32,18 +32,18 @@ struct GatherConvParams {
   int source_channels;  // per group
   int result_channels;  // per group
   AxisGeometry axis[2];
-  GatherConvPlan plan;
+  SimtConvPlan plan;
 };
 
 template <class T, int kColumns>
-struct GatherConvConfig {
+struct SimtConvConfig {
   using Element = T;
   using Accum = AccumulatorOf<T>;
   static constexpr int kLaneColumns = kColumns;
-  static constexpr int kThreads = kGatherThreads;
-  static constexpr int kThreadM = gather_thread_m(sizeof(Accum));
-  static constexpr int kThreadRows = kGatherThreadRows;
-  static constexpr int kPitch = gather_pitch(kColumns);
+  static constexpr int kThreads = kSimtThreads;
+  static constexpr int kThreadM = simt_thread_m(sizeof(Accum));
+  static constexpr int kThreadRows = kSimtThreadRows;
+  static constexpr int kPitch = simt_pitch(kColumns);
   static constexpr int kWarps = kThreads / 32;
   static_assert(kColumns == 8 || kColumns == 16 || kColumns == 32, "a unit column is one lane");
   static_assert(kThreadM * sizeof(T) % 4 == 0, "a thread's channels store as packs");
@@ -60,16 +60,16 @@ struct TapGroup {
 };
 
 template <class Config>
-class GatherConvBlock {
+class SimtConvBlock {
   using T = typename Config::Element;
   using Accum = typename Config::Accum;
   static constexpr int kM = Config::kThreadM;
   static constexpr int kRows = Config::kThreadRows;
   static constexpr int kPitch = Config::kPitch;
-  static constexpr int kKnownPlanes = kGatherKnownPlanes;
+  static constexpr int kKnownPlanes = kSimtKnownPlanes;
 
  public:
-  __device__ __forceinline__ GatherConvBlock(const GatherConvParams<T>& params, unsigned char* shared) : p(params) {
+  __device__ __forceinline__ SimtConvBlock(const SimtConvParams<T>& params, unsigned char* shared) : p(params) {
     offsets = reinterpret_cast<int64_t*>(shared);
     weights = reinterpret_cast<Accum*>(shared + p.plan.weights_at);
     tile = reinterpret_cast<Accum*>(shared + p.plan.tile_at);
@@ -104,7 +104,7 @@ class GatherConvBlock {
   }
 
  private:
-  const GatherConvParams<T>& p;
+  const SimtConvParams<T>& p;
   int64_t* offsets;  // shared: source offset of each tile position, -1 outside the image
   Accum* weights;  // shared: [chunk][taps of the group][m, padded]
   Accum* tile;  // shared: [chunk][units_n images][halo rows][kPitch]
@@ -377,9 +377,9 @@ class GatherConvBlock {
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 2)
-    gather_conv_kernel(const __grid_constant__ GatherConvParams<typename Config::Element> params) {
+    simt_conv_kernel(const __grid_constant__ SimtConvParams<typename Config::Element> params) {
   extern __shared__ __align__(16) unsigned char shared[];
-  GatherConvBlock<Config> block(params, shared);
+  SimtConvBlock<Config> block(params, shared);
   if (block.has_work()) block.run();
 }
 

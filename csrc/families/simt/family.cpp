@@ -14,16 +14,16 @@ void plan(Search& search) {
 
 }  // namespace
 
-std::string describe_launch(const GatherConvPlan& plan) {
+std::string describe_launch(const SimtConvPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << kGatherThreads << " threads, " << plan.shared_bytes
+  text << plan.blocks << " blocks of " << kSimtThreads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.chunk << " channels and up to " << plan.taps_h << 'x' << plan.taps_w
        << " taps a stage, " << (plan.vector_source ? "16-byte" : "scalar") << " loads, "
        << (plan.vector_result ? "16-byte" : "scalar") << " stores";
   return text.str();
 }
 
-std::string describe_launch(const GatherWeightPlan& plan) {
+std::string describe_launch(const SimtWgradPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 32 * plan.warps_m * plan.warps_n * plan.warps_tap << " threads, "
        << plan.shared_bytes << " bytes of shared memory, " << plan.splits

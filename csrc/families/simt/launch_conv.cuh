@@ -5,12 +5,12 @@
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
 
-// instances: launch_gather_conv<T>(GatherConvPlan): float16, bfloat16, float32, float64
+// instances: launch_simt_conv<T>(SimtConvPlan): float16, bfloat16, float32, float64
 namespace deconv {
 
 template <class T>
-GatherConvParams<T> gather_conv_params(const Problem& problem, const GatherConvPlan& plan, const Operands& operands) {
-  GatherConvParams<T> p;
+SimtConvParams<T> simt_conv_params(const Problem& problem, const SimtConvPlan& plan, const Operands& operands) {
+  SimtConvParams<T> p;
   set_images<T>(p, problem, operands);
   set_weight<T>(p, problem, operands);
   p.plan = plan;
@@ -20,16 +20,16 @@ GatherConvParams<T> gather_conv_params(const Problem& problem, const GatherConvP
 }
 
 template <class T>
-cudaError_t launch_gather_conv(const Problem& problem, const GatherConvPlan& plan, const Operands& operands,
-                               cudaStream_t stream) {
-  const GatherConvParams<T> params = gather_conv_params<T>(problem, plan, operands);
+cudaError_t launch_simt_conv(const Problem& problem, const SimtConvPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
+  const SimtConvParams<T> params = simt_conv_params<T>(problem, plan, operands);
   const auto launch_with = [&](auto* kernel) {
-    return launch_kernel(kernel, plan.blocks, kGatherThreads, plan.shared_bytes, stream, params);
+    return launch_kernel(kernel, plan.blocks, kSimtThreads, plan.shared_bytes, stream, params);
   };
   switch (plan.lane_columns) {
-    case 32: return launch_with(gather_conv_kernel<GatherConvConfig<T, 32>>);
-    case 16: return launch_with(gather_conv_kernel<GatherConvConfig<T, 16>>);
-    case 8: return launch_with(gather_conv_kernel<GatherConvConfig<T, 8>>);
+    case 32: return launch_with(simt_conv_kernel<SimtConvConfig<T, 32>>);
+    case 16: return launch_with(simt_conv_kernel<SimtConvConfig<T, 16>>);
+    case 8: return launch_with(simt_conv_kernel<SimtConvConfig<T, 8>>);
   }
   return cudaErrorInvalidValue;
 }

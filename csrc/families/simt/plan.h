@@ -6,21 +6,21 @@
 
 namespace deconv {
 
-inline constexpr int kGatherThreads = 256;
-inline constexpr int kGatherThreadRows = 8;
+inline constexpr int kSimtThreads = 256;
+inline constexpr int kSimtThreadRows = 8;
 
 // Planes along each axis whose taps a block keeps in shared memory.
-inline constexpr int kGatherKnownPlanes = 16;
+inline constexpr int kSimtKnownPlanes = 16;
 
 // Result channels that one thread accumulates: 64 float32 or 32 float64 sums are what its registers hold.
-constexpr int gather_thread_m(size_t accumulator_bytes) { return accumulator_bytes == 8 ? 4 : 8; }
+constexpr int simt_thread_m(size_t accumulator_bytes) { return accumulator_bytes == 8 ? 4 : 8; }
 
 // Elements from one tile row to the next. The columns past lane_columns hold the halo; the sum keeps the rows that
 // one warp reads at once (32 / lane_columns units, 8 rows apart) in different banks of shared memory.
-constexpr int gather_pitch(int lane_columns) { return lane_columns == 32 ? 40 : lane_columns == 16 ? 26 : 17; }
+constexpr int simt_pitch(int lane_columns) { return lane_columns == 32 ? 40 : lane_columns == 16 ? 26 : 17; }
 
 // Forward and grad_input (kernels/gather/conv.cuh has the meaning).
-struct GatherConvPlan {
+struct SimtConvPlan {
   static constexpr const char* kFamily = "simt";
 
   int lane_columns = 32;  // 32, 16 or 8
@@ -45,10 +45,10 @@ struct GatherConvPlan {
 };
 
 // grad_weight (kernels/gather/weight.cuh has the meaning).
-struct GatherWeightPlan {
+struct SimtWgradPlan {
   static constexpr const char* kFamily = "simt";
 
-  int tile = 0;           // index into kGatherWeightTiles
+  int tile = 0;           // index into kSimtWgradTiles
   int warps_m = 1, warps_n = 1, warps_tap = 1;
   int pixels = 32;        // columns staged at once, a power of two
   int rows = 1;           // rows staged at once
@@ -67,15 +67,15 @@ struct GatherWeightPlan {
 
 // How one warp covers a tile of (source channels m, output channels n): thread tile and lanes; the lanes that are
 // left share the pixels.
-struct GatherWeightTile {
+struct SimtWgradTile {
   int thread_m, thread_n, lanes_m, lanes_n;
   constexpr int m() const { return thread_m * lanes_m; }
   constexpr int n() const { return thread_n * lanes_n; }
 };
-inline constexpr int kGatherWeightTileCount = 5;
-inline constexpr GatherWeightTile kGatherWeightTiles[kGatherWeightTileCount] = {
+inline constexpr int kSimtWgradTileCount = 5;
+inline constexpr SimtWgradTile kSimtWgradTiles[kSimtWgradTileCount] = {
     {8, 8, 4, 8}, {8, 4, 4, 8}, {4, 4, 2, 4}, {8, 4, 4, 1}, {1, 1, 1, 1}};
-inline constexpr GatherWeightTile kGatherWeightTilesDouble[kGatherWeightTileCount] = {
+inline constexpr SimtWgradTile kSimtWgradTilesDouble[kSimtWgradTileCount] = {
     {4, 4, 4, 8}, {4, 4, 4, 8}, {4, 4, 2, 4}, {4, 4, 4, 1}, {1, 1, 1, 1}};
 
 }  // namespace deconv

@@ -9,13 +9,13 @@ namespace deconv {
 
 Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 Plan plan_gather_weight(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
-std::string describe(const GatherConvPlan& plan, DType dtype);
-std::string describe_launch(const GatherConvPlan& plan);
-std::string describe(const GatherWeightPlan& plan, DType dtype);
-std::string describe_launch(const GatherWeightPlan& plan);
+std::string describe(const SimtConvPlan& plan, DType dtype);
+std::string describe_launch(const SimtConvPlan& plan);
+std::string describe(const SimtWgradPlan& plan, DType dtype);
+std::string describe_launch(const SimtWgradPlan& plan);
 
 // Shared memory that lets two blocks share a multiprocessor.
-inline int gather_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - kReservedShared; }
+inline int simt_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - kReservedShared; }
 
 inline constexpr const char* kTooManyBlocks = "needs more blocks than one grid may have";
 

@@ -23,17 +23,17 @@ int taps_of_group(const AxisGeometry& axis, int halo) {
   return std::clamp(halo / shift_step(axis) + 1, 1, std::max(most, 1));
 }
 
-void choose_chunk(GatherConvPlan& plan, const Problem& problem, int shift_step_h, int shared_limit) {
+void choose_chunk(SimtConvPlan& plan, const Problem& problem, int shift_step_h, int shared_limit) {
   const int64_t accumulator = accumulator_size(problem.dtype), channels = correlation(problem).source_channels;
-  const int64_t rows = plan.units_h * kGatherThreadRows + (plan.taps_h - 1) * shift_step_h;
+  const int64_t rows = plan.units_h * kSimtThreadRows + (plan.taps_h - 1) * shift_step_h;
   // Units of one warp that lie in different images must also meet different banks.
   const int phase = plan.lane_columns * std::min(plan.units_h, 32 / plan.lane_columns) % 32;
-  plan.image_pitch = round_up(rows * gather_pitch(plan.lane_columns) - phase, 32) + phase;
+  plan.image_pitch = round_up(rows * simt_pitch(plan.lane_columns) - phase, 32) + phase;
   plan.positions = plan.image_pitch * plan.units_n;
   plan.channel_pitch = round_up(plan.positions, 4) + 4;
-  plan.weight_pitch = plan.warps_m * gather_thread_m(accumulator) + 4;
+  plan.weight_pitch = plan.warps_m * simt_thread_m(accumulator) + 4;
   plan.taps_at = round_up(plan.positions * 8, 16);
-  plan.weights_at = plan.taps_at + round_up(2 * kGatherKnownPlanes * sizeof(AxisTaps), 16);
+  plan.weights_at = plan.taps_at + round_up(2 * kSimtKnownPlanes * sizeof(AxisTaps), 16);
   const auto tile_at = [&] {
     return plan.weights_at + round_up(plan.chunk * plan.taps_h * plan.taps_w * plan.weight_pitch * accumulator, 16);
   };
@@ -49,23 +49,23 @@ void choose_chunk(GatherConvPlan& plan, const Problem& problem, int shift_step_h
   plan.shared_bytes = bytes();
 }
 
-GatherConvPlan candidate(const Problem& problem, const Device& device, int lane_columns, int warps_m) {
+SimtConvPlan candidate(const Problem& problem, const Device& device, int lane_columns, int warps_m) {
   const Correlation c = correlation(problem);
   const AxisGeometry h = geometry(problem, 0), w = geometry(problem, 1);
-  const int64_t thread_m = gather_thread_m(accumulator_size(problem.dtype)), pack = 16 / element_size(problem.dtype);
-  const int units = kGatherThreads / lane_columns / warps_m;
+  const int64_t thread_m = simt_thread_m(accumulator_size(problem.dtype)), pack = 16 / element_size(problem.dtype);
+  const int units = kSimtThreads / lane_columns / warps_m;
   constexpr int kHaloRows = 16;
-  GatherConvPlan plan;
+  SimtConvPlan plan;
   plan.lane_columns = lane_columns;
   plan.warps_m = warps_m;
-  plan.units_h = std::min(units, power_of_two_at_least(ceil_div(h.phase_size(0), kGatherThreadRows)));
+  plan.units_h = std::min(units, power_of_two_at_least(ceil_div(h.phase_size(0), kSimtThreadRows)));
   plan.units_n = units / plan.units_h;
   plan.taps_h = taps_of_group(h, kHaloRows);
-  plan.taps_w = taps_of_group(w, gather_pitch(lane_columns) - lane_columns);
-  choose_chunk(plan, problem, shift_step(h), gather_shared_bytes(device));
+  plan.taps_w = taps_of_group(w, simt_pitch(lane_columns) - lane_columns);
+  choose_chunk(plan, problem, shift_step(h), simt_shared_bytes(device));
   plan.blocks_m = ceil_div(c.result_channels, thread_m * warps_m);
   plan.blocks_w = ceil_div(w.phase_size(0), lane_columns);
-  plan.blocks_h = ceil_div(h.phase_size(0), kGatherThreadRows * plan.units_h);
+  plan.blocks_h = ceil_div(h.phase_size(0), kSimtThreadRows * plan.units_h);
   plan.blocks_n = ceil_div(problem.batch, plan.units_n);
   plan.blocks = int64_t{1} * h.phases() * w.phases() * plan.blocks_m * plan.blocks_w * plan.blocks_h * plan.blocks_n *
                 problem.groups;
@@ -74,14 +74,14 @@ GatherConvPlan candidate(const Problem& problem, const Device& device, int lane_
   return plan;
 }
 
-double estimate_ms(const GatherConvPlan& plan, const Problem& problem, const Device& device) {
+double estimate_ms(const SimtConvPlan& plan, const Problem& problem, const Device& device) {
   const AxisGeometry h = geometry(problem, 0), w = geometry(problem, 1);
   const double phases = std::max<int64_t>(1, int64_t{h.phases()} * w.phases());  // none in an empty result
   const double taps = int64_t{h.kernel} * w.kernel / phases;  // of a block, on average
   const double planes = std::min<double>(taps, int64_t{h.planes()} * w.planes());
   const double channels = correlation(problem).source_channels;
-  const double block_m = plan.warps_m * gather_thread_m(accumulator_size(problem.dtype));
-  const double pixels = plan.units_h * plan.units_n * kGatherThreadRows * plan.lane_columns;
+  const double block_m = plan.warps_m * simt_thread_m(accumulator_size(problem.dtype));
+  const double pixels = plan.units_h * plan.units_n * kSimtThreadRows * plan.lane_columns;
   const bool stores_whole = problem.result_layout == Layout::kContiguous && w.phases() == 1;
   const double issue = accumulator_size(problem.dtype) / 4;  // slots of a multiplication
   const double instructions = channels * taps * block_m * (pixels * issue + kWeightCost) +
@@ -97,10 +97,10 @@ double estimate_ms(const GatherConvPlan& plan, const Problem& problem, const Dev
 
 }  // namespace
 
-std::string describe(const GatherConvPlan& plan, DType dtype) {
+std::string describe(const SimtConvPlan& plan, DType dtype) {
   std::ostringstream text;
-  text << plan.warps_m * gather_thread_m(accumulator_size(dtype)) << " channels x (" << plan.units_n << " images, "
-       << plan.units_h * kGatherThreadRows << " rows, " << plan.lane_columns << " columns)";
+  text << plan.warps_m * simt_thread_m(accumulator_size(dtype)) << " channels x (" << plan.units_n << " images, "
+       << plan.units_h * kSimtThreadRows << " rows, " << plan.lane_columns << " columns)";
   return text.str();
 }
 
@@ -108,7 +108,7 @@ Plan plan_gather_conv(const Problem& problem, const Device& device, std::vector<
   std::optional<Plan> best;
   for (int lane_columns : {32, 16, 8}) {
     for (int warps_m : {8, 4, 2, 1}) {
-      const GatherConvPlan tile = candidate(problem, device, lane_columns, warps_m);
+      const SimtConvPlan tile = candidate(problem, device, lane_columns, warps_m);
       const char* refusal = tile.shared_bytes > device.shared_bytes_per_block
                                 ? "needs more shared memory than a block may have"
                             : tile.blocks > INT32_MAX ? kTooManyBlocks

@@ -17,16 +17,16 @@ constexpr int kBlocksPerMultiprocessor = 12;  // even ends, and short sums
 // Warp instructions to stage 32 elements; least cycles of a stage, two blocks overlapping.
 constexpr int kStageCost = 8, kStageLatency = 700;
 // Share of the arithmetic rate that a thread tile reaches beside its loads.
-constexpr double kEfficiency[kGatherWeightTileCount] = {1, 0.8, 0.55, 0.5, 0.12};
+constexpr double kEfficiency[kSimtWgradTileCount] = {1, 0.8, 0.55, 0.5, 0.12};
 constexpr double kMeasuredOverCounted = 3.9;  // 3 to 5 on an H200
 constexpr double kLaunchMs = 8e-3;
 
-GatherWeightTile tile_shape(DType dtype, int index) {
-  return dtype == DType::kFloat64 ? kGatherWeightTilesDouble[index] : kGatherWeightTiles[index];
+SimtWgradTile tile_shape(DType dtype, int index) {
+  return dtype == DType::kFloat64 ? kSimtWgradTilesDouble[index] : kSimtWgradTiles[index];
 }
 
 // How the pixels are cut into stages, whole rows together when they are short.
-void choose_stage(GatherWeightPlan& plan, const Axis& w, const GatherWeightTile& tile) {
+void choose_stage(SimtWgradPlan& plan, const Axis& w, const SimtWgradTile& tile) {
   const int lanes_k = 32 / (tile.lanes_m * tile.lanes_n);
   const int target = std::max(kStagePixels, 4 * lanes_k);
   plan.pixels = std::clamp(power_of_two_at_least(w.input), std::max(lanes_k, 8), target);
@@ -39,7 +39,7 @@ void choose_stage(GatherWeightPlan& plan, const Axis& w, const GatherWeightTile&
   plan.tap_step = plan.shared_span ? w.dilation : plan.pixels;
 }
 
-void choose_shared_memory(GatherWeightPlan& plan, const GatherWeightTile& tile, int accumulator) {
+void choose_shared_memory(SimtWgradPlan& plan, const SimtWgradTile& tile, int accumulator) {
   // Packs stay aligned; single elements go to different banks.
   const auto pitch = [&](int channels, int thread) { return thread == 1 ? channels | 1 : channels + 16 / accumulator; };
   plan.x_pitch = pitch(tile.m() * plan.warps_m, tile.thread_m);
@@ -48,14 +48,14 @@ void choose_shared_memory(GatherWeightPlan& plan, const GatherWeightTile& tile, 
   plan.shared_bytes = plan.y_at + accumulator * plan.rows * plan.span * plan.y_pitch;
 }
 
-GatherWeightPlan candidate(const Problem& problem, int index, int warps_m, int warps_n) {
-  const GatherWeightTile tile = tile_shape(problem.dtype, index);
+SimtWgradPlan candidate(const Problem& problem, int index, int warps_m, int warps_n) {
+  const SimtWgradTile tile = tile_shape(problem.dtype, index);
   const auto& [h, w] = problem.axis;
-  GatherWeightPlan plan;
+  SimtWgradPlan plan;
   plan.tile = index;
   plan.warps_m = warps_m;
   plan.warps_n = warps_n;
-  plan.blocks_tap = ceil_div(w.kernel, kGatherThreads / 32 / (warps_m * warps_n));
+  plan.blocks_tap = ceil_div(w.kernel, kSimtThreads / 32 / (warps_m * warps_n));
   plan.warps_tap = ceil_div(w.kernel, plan.blocks_tap);
   plan.blocks_m = ceil_div(problem.in_channels_per_group(), tile.m() * warps_m);
   plan.blocks_n = ceil_div(problem.out_channels_per_group(), tile.n() * warps_n);
@@ -66,7 +66,7 @@ GatherWeightPlan candidate(const Problem& problem, int index, int warps_m, int w
   return plan;
 }
 
-void choose_splits(GatherWeightPlan& plan, const Device& device, int64_t partial_bytes) {
+void choose_splits(SimtWgradPlan& plan, const Device& device, int64_t partial_bytes) {
   const int64_t most = std::min(most_splits(partial_bytes), ceil_div(plan.segments, kLeastSegments));
   const int64_t wanted = ceil_div(kBlocksPerMultiprocessor * device.multiprocessors, std::max<int64_t>(1, plan.blocks));
   const SplitK split = split_evenly(plan.segments, std::max<int64_t>(1, std::min(wanted, most)));
@@ -76,8 +76,8 @@ void choose_splits(GatherWeightPlan& plan, const Device& device, int64_t partial
 }
 
 // With all multiprocessors busy.
-double work_ms(const GatherWeightPlan& plan, const Problem& problem, const Device& device) {
-  const GatherWeightTile tile = tile_shape(problem.dtype, plan.tile);
+double work_ms(const SimtWgradPlan& plan, const Problem& problem, const Device& device) {
+  const SimtWgradTile tile = tile_shape(problem.dtype, plan.tile);
   const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n, pixels = plan.rows * plan.pixels;
   const double multiply = m * n * plan.warps_tap * pixels / kEfficiency[plan.tile] * accumulator_size(problem.dtype) /
                           4;
@@ -89,8 +89,8 @@ double work_ms(const GatherWeightPlan& plan, const Problem& problem, const Devic
 
 }  // namespace
 
-std::string describe(const GatherWeightPlan& plan, DType dtype) {
-  const GatherWeightTile tile = tile_shape(dtype, plan.tile);
+std::string describe(const SimtWgradPlan& plan, DType dtype) {
+  const SimtWgradTile tile = tile_shape(dtype, plan.tile);
   std::ostringstream text;
   text << plan.warps_tap << " taps x " << tile.m() * plan.warps_m << " input x " << tile.n() * plan.warps_n
        << " output channels, " << plan.rows << 'x' << plan.pixels << " pixels a stage";
@@ -101,11 +101,11 @@ Plan plan_gather_weight(const Problem& problem, const Device& device, std::vecto
   const int64_t partial_bytes = problem.w.numel() * accumulator_size(problem.dtype);
   std::optional<Plan> best;  // by work_ms: splits keep multiprocessors busy
   double best_work = 0;
-  for (int index = 0; index < kGatherWeightTileCount; ++index) {
+  for (int index = 0; index < kSimtWgradTileCount; ++index) {
     for (int warps_m : {1, 2, 4}) {
       for (int warps_n : {1, 2}) {
-        GatherWeightPlan plan = candidate(problem, index, warps_m, warps_n);
-        const char* refusal = plan.shared_bytes > gather_shared_bytes(device)
+        SimtWgradPlan plan = candidate(problem, index, warps_m, warps_n);
+        const char* refusal = plan.shared_bytes > simt_shared_bytes(device)
                                   ? "needs more shared memory than lets two blocks share a multiprocessor"
                               : plan.blocks > INT32_MAX / 16 ? kTooManyBlocks
                                                              : nullptr;

@@ -18,7 +18,7 @@
 namespace deconv {
 
 template <class T>
-struct GatherWeightParams {
+struct SimtWgradParams {
   const T* x;  // (batch, groups * m, height, width), any strides
   const T* y;  // grad_output (batch, groups * n, out height, out width)
   T* result;  // (groups * m, n, kernel height, kernel width)
@@ -29,22 +29,21 @@ struct GatherWeightParams {
   int batch, height, width, out_height, out_width;
   int channels_m, channels_n, groups;
   int kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
-  GatherWeightPlan plan;
+  SimtWgradPlan plan;
 };
 
 template <class T, int kTile>
-struct GatherWeightConfig {
+struct SimtWgradConfig {
   using Element = T;
   using Accum = AccumulatorOf<T>;
-  static constexpr GatherWeightTile kShape = sizeof(Accum) == 8 ? kGatherWeightTilesDouble[kTile]
-                                                                : kGatherWeightTiles[kTile];
+  static constexpr SimtWgradTile kShape = sizeof(Accum) == 8 ? kSimtWgradTilesDouble[kTile] : kSimtWgradTiles[kTile];
   static constexpr int kTileM = kShape.m(), kTileN = kShape.n();
   static constexpr int kLanesK = 32 / (kShape.lanes_m * kShape.lanes_n);
   static_assert(kShape.lanes_m * kShape.lanes_n * kLanesK == 32, "the lanes fill a warp");
 };
 
 template <class Config>
-class GatherWeightBlock {
+class SimtWgradBlock {
   using T = typename Config::Element;
   using Accum = typename Config::Accum;
   static constexpr int kM = Config::kShape.thread_m;
@@ -56,7 +55,7 @@ class GatherWeightBlock {
   static constexpr int kPackN = kN < kPackSize<Accum> ? kN : kPackSize<Accum>;
 
  public:
-  __device__ __forceinline__ GatherWeightBlock(const GatherWeightParams<T>& params, unsigned char* shared) : p(params) {
+  __device__ __forceinline__ SimtWgradBlock(const SimtWgradParams<T>& params, unsigned char* shared) : p(params) {
     xs = reinterpret_cast<Accum*>(shared);
     ys = reinterpret_cast<Accum*>(shared + p.plan.y_at);
     locate();
@@ -84,7 +83,7 @@ class GatherWeightBlock {
   }
 
  private:
-  const GatherWeightParams<T>& p;
+  const SimtWgradParams<T>& p;
   Accum* xs;  // shared: [rows][pixels][m, padded]
   Accum* ys;  // shared: [rows][span][n, padded]
   int64_t split;
@@ -254,10 +253,10 @@ class GatherWeightBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, 2)
-    gather_weight_kernel(const __grid_constant__ GatherWeightParams<typename Config::Element> params) {
+__global__ void __launch_bounds__(kSimtThreads, 2)
+    simt_wgrad_kernel(const __grid_constant__ SimtWgradParams<typename Config::Element> params) {
   extern __shared__ __align__(16) unsigned char shared[];
-  GatherWeightBlock<Config>(params, shared).run();
+  SimtWgradBlock<Config>(params, shared).run();
 }
 
 }  // namespace deconv

@@ -20,13 +20,13 @@
 #include "families/small_channel/params.cuh"
 #include "families/small_channel/store.cuh"
 
-namespace deconv::narrow_family {
+namespace deconv::small_channel {
 
 // Stages the results of one warp once more, product by product.
 template <class T>
 __device__ __noinline__ void repair(const ConvParams<T>& p, const int* tables, T* stage, int first_row, int rows,
                                     int first_pixel, int pixels, int group, int first_m, const Tile tile) {
-  const NarrowConvPlan& plan = p.plan;
+  const SmallChannelPlan& plan = p.plan;
   __syncwarp();
   for (int i = threadIdx.x % 32; i < rows * pixels; i += 32) {
     const int row = first_row + i / pixels, pixel = first_pixel + i % pixels, info = tables[p.at.info + row];
@@ -81,7 +81,7 @@ class ConvBlock {
     heights = plan.all_heights ? p.walk[0].actives : p.walk[0].positions[pass_h] != 0;
     rows = heights * p.walk[1].actives * plan.channels;
     row_groups = (rows + kRows - 1) / kRows;
-    warps_n = kNarrowWarps / plan.warps_m;
+    warps_n = kSmallChannelWarps / plan.warps_m;
     warp_m = warp / warps_n;
     warp_pixel = warp % warps_n * kPixels;
 #pragma unroll
@@ -118,7 +118,7 @@ class ConvBlock {
   }
 
   const ConvParams<T>& p;
-  const NarrowConvPlan& plan;
+  const SmallChannelPlan& plan;
   uint4* weights;  // shared: [row group][chunk][step][row tile][lane], a lane's operand
   uint4* source;  // shared: [buffer][unit][source_pitch]
   T* stage;  // shared: results, in runs as in memory
@@ -140,16 +140,16 @@ class ConvBlock {
 
   __device__ __forceinline__ void prepare() {
     const int all_taps = p.axis[0].phases() * positions_h() + p.axis[1].phases() * positions_w();
-    for (int i = threadIdx.x; i < all_taps; i += kNarrowThreads) tables[p.at.taps + i] = -1;
-    for (int row = threadIdx.x; row < row_groups * kRows; row += kNarrowThreads) place_row(row);
-    for (int i = threadIdx.x; i < plan.tile.n * plan.tile.h * plan.tile.w; i += kNarrowThreads) place_pixel(i);
+    for (int i = threadIdx.x; i < all_taps; i += kSmallChannelThreads) tables[p.at.taps + i] = -1;
+    for (int row = threadIdx.x; row < row_groups * kRows; row += kSmallChannelThreads) place_row(row);
+    for (int i = threadIdx.x; i < plan.tile.n * plan.tile.h * plan.tile.w; i += kSmallChannelThreads) place_pixel(i);
     stage_bias();
     if (row_groups == 0) return;
     __syncthreads();
     for (int a = 0; a < 2; ++a) {
-      for (int k = threadIdx.x; k < p.axis[a].kernel; k += kNarrowThreads) place_tap(a, k);
+      for (int k = threadIdx.x; k < p.axis[a].kernel; k += kSmallChannelThreads) place_tap(a, k);
     }
-    for (int r = warp; r < row_groups; r += kNarrowWarps) list_positions(r);
+    for (int r = warp; r < row_groups; r += kSmallChannelWarps) list_positions(r);
     __syncthreads();
     pack_weights();
   }
@@ -193,12 +193,12 @@ class ConvBlock {
   __device__ __forceinline__ void stage_bias() const {
     if (!plan.columns_adjacent) {  // channels lie next to each other, in every pixel
       const int count = (plan.tables_at - plan.stage_at) / static_cast<int>(sizeof(T));
-      for (int i = threadIdx.x; i < count; i += kNarrowThreads) stage[i] = bias_of(p.by_channels.remainder(i));
+      for (int i = threadIdx.x; i < count; i += kSmallChannelThreads) stage[i] = bias_of(p.by_channels.remainder(i));
       return;
     }
     constexpr int kVector = 16 / static_cast<int>(sizeof(T));
     const int vectors = plan.stage_channel / kVector;  // of a channel
-    for (int run = warp; run < plan.tile.n * plan.channels; run += kNarrowWarps) {
+    for (int run = warp; run < plan.tile.n * plan.channels; run += kSmallChannelWarps) {
       Pack<T, kVector> values;
       const T bias = bias_of(p.by_channels.remainder(run));
 #pragma unroll
@@ -236,7 +236,7 @@ class ConvBlock {
     for (int u = lane; u < 2 * steps; u += 32) {
       const int at = min(p.by_units.quotient(u), count - 1);  // an odd one out meets zero weights
       units[u] = ((min(u - at * plan.units, plan.units - 1)) * plan.source_pitch + offset_of(list[at])) *
-                 kNarrowUnitBytes;
+                 kSmallChannelUnitBytes;
     }
     if (lane == 0) tables[p.at.steps + row_group] = steps | count << 16;
   }
@@ -254,7 +254,7 @@ class ConvBlock {
       const int steps = tables[p.at.steps + r] & 0xffff, count = tables[p.at.steps + r] >> 16;
       const int tiles = plan.chunks * steps * kRowTiles;
 #pragma unroll 2
-      for (int i = warp; i < tiles; i += kNarrowWarps) {
+      for (int i = warp; i < tiles; i += kSmallChannelWarps) {
         const int rt = i % kRowTiles, step = i / kRowTiles % steps, chunk = i / kRowTiles / steps;
         uint32_t word[4];
 #pragma unroll
@@ -346,11 +346,11 @@ class ConvBlock {
     if constexpr (kQuads) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i)
-        ahead.quad[i] = load_quad(threadIdx.x + i * kNarrowThreads, place_tile(tile), chunk, buffer);
+        ahead.quad[i] = load_quad(threadIdx.x + i * kSmallChannelThreads, place_tile(tile), chunk, buffer);
     } else if (p.vector_source) {
       copy_source(chunk, buffer);
     } else {
-      gather_source(chunk, buffer);
+      simt_source(chunk, buffer);
     }
   }
   __device__ __forceinline__ void finish(const Ahead& ahead, int tile, int chunk, int buffer) {
@@ -363,7 +363,7 @@ class ConvBlock {
   // This thread's, those before `begin` left out.
   __device__ __forceinline__ void load_quads(int begin, int tile, int chunk, int buffer) const {
 #pragma unroll 1
-    for (int item = threadIdx.x + begin * kNarrowThreads; item < p.quads; item += kNarrowThreads) {
+    for (int item = threadIdx.x + begin * kSmallChannelThreads; item < p.quads; item += kSmallChannelThreads) {
       store_quad(load_quad(item, place_tile(tile), chunk, buffer));
     }
   }
@@ -432,7 +432,7 @@ class ConvBlock {
   // Source offsets of the tile's pixels, -1 outside the image.
   __device__ __forceinline__ void find_offsets(const Tile& tile) {
     const int line_length = plan.planes_w * plan.rows_w, lines = plan.planes_h * plan.rows_h;
-    for (int e = threadIdx.x; e < plan.source_pixels; e += kNarrowThreads) {
+    for (int e = threadIdx.x; e < plan.source_pixels; e += kSmallChannelThreads) {
       const int line = p.by_line.quotient(e), column = e - line * line_length;
       const int image = p.by_lines.quotient(line), row = line - image * lines;
       const int slot_w = p.by_row_w.quotient(column), slot_h = row / plan.rows_h;
@@ -458,7 +458,7 @@ class ConvBlock {
   // Channels lie next to each other and every pixel starts at a multiple of 16 bytes.
   __device__ __forceinline__ void copy_source(int chunk, int buffer) {
     const int first = chunk * plan.units;
-    for (int e = threadIdx.x; e < plan.source_pixels * plan.units; e += kNarrowThreads) {
+    for (int e = threadIdx.x; e < plan.source_pixels * plan.units; e += kSmallChannelThreads) {
       const int pixel = p.by_units.quotient(e), unit = e - pixel * plan.units, c = (first + unit) * kUnit;
       const int offset = tables[p.at.offsets + pixel];
       const bool inside = offset >= 0 && c < p.source_channels;
@@ -467,12 +467,12 @@ class ConvBlock {
     }
   }
 
-  __device__ __forceinline__ void gather_source(int chunk, int buffer) {
+  __device__ __forceinline__ void simt_source(int chunk, int buffer) {
     for (int unit = 0; unit < plan.units; ++unit) {
       const int c = (chunk * plan.units + unit) * kUnit;
       const T* from = source_channel(c);
 #pragma unroll 2
-      for (int pixel = threadIdx.x; pixel < plan.source_pixels; pixel += kNarrowThreads) {
+      for (int pixel = threadIdx.x; pixel < plan.source_pixels; pixel += kSmallChannelThreads) {
         const int offset = tables[p.at.offsets + pixel];
         Pack<T, kUnit> values{};
 #pragma unroll
@@ -489,7 +489,7 @@ class ConvBlock {
     const int* unit = tables + p.at.units + row_group * 2 * plan.steps + lane / 8 % 2;
     const uint4* weight = weights + (row_group * plan.chunks + chunk) * plan.steps * kRowTiles * 32 + lane;
     const int steps = tables[p.at.steps + row_group] & 0xffff;
-    const int of_buffer = buffer * plan.units * plan.source_pitch * kNarrowUnitBytes;
+    const int of_buffer = buffer * plan.units * plan.source_pitch * kSmallChannelUnitBytes;
 #pragma unroll(kQuads&& Config::kParts == 1 ? 2 : 1)
     for (int step = 0; step < steps; ++step) {
       const int offset = unit[2 * step] + of_buffer;
@@ -567,7 +567,7 @@ class ConvBlock {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kNarrowThreads, Config::kBlocks)
+__global__ void __launch_bounds__(kSmallChannelThreads, Config::kBlocks)
     conv_kernel(const __grid_constant__ ConvParams<typename Config::Element> params) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared[];
@@ -575,4 +575,4 @@ __global__ void __launch_bounds__(kNarrowThreads, Config::kBlocks)
 #endif
 }
 
-}  // namespace deconv::narrow_family
+}  // namespace deconv::small_channel

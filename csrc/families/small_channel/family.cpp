@@ -10,12 +10,12 @@ void plan(Search& search) { search.consider(plan_narrow_conv(search.problem, sea
 
 }  // namespace
 
-std::string describe_launch(const NarrowConvPlan& plan) {
+std::string describe_launch(const SmallChannelPlan& plan) {
   std::ostringstream text;
-  text << plan.blocks << " blocks of " << kNarrowThreads << " threads, " << plan.shared_bytes
+  text << plan.blocks << " blocks of " << kSmallChannelThreads << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.tile_blocks << " for each of the result's parts, " << plan.chunks
-       << " stages of " << plan.units * kNarrowUnitBytes << " bytes of channels, " << plan.rows_h << 'x' << plan.rows_w
-       << " source pixels of " << plan.planes_h * plan.planes_w << " planes";
+       << " stages of " << plan.units * kSmallChannelUnitBytes << " bytes of channels, " << plan.rows_h << 'x'
+       << plan.rows_w << " source pixels of " << plan.planes_h * plan.planes_w << " planes";
   return text.str();
 }
 

@@ -6,10 +6,10 @@
 #include "device/primitives.cuh"
 #include "families/small_channel/plan.h"
 
-namespace deconv::narrow_family {
+namespace deconv::small_channel {
 
 // How whole tiles of results are stored; those at an end may have fewer runs.
-struct NarrowStore {
+struct SmallChannelStore {
   int log_lanes, log_runs;  // lanes that share a run, and runs of a line at once
   bool one;                 // run of a line
 };
@@ -28,26 +28,26 @@ struct ConvParams {
   int source_channels;  // per group
   int result_channels;  // per group
   AxisGeometry axis[2];
-  NarrowAxis walk[2];
+  SmallChannelAxis walk[2];
   Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_staged_lines, by_heights;
   Divisor by_row_quads;  // quads of a staged row
   int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
   bool vector_source;  // 16-byte copies along the channels
   int vector_result;   // elements of one store
-  NarrowStore store;
-  NarrowConvPlan plan;
-  NarrowTables at;
+  SmallChannelStore store;
+  SmallChannelPlan plan;
+  SmallChannelTables at;
 };
 
 template <class T, int kRowTiles_, int kParts_, bool kQuads_>
 struct ConvConfig {
   using Element = T;
   static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kPixelTiles = narrow_pixel_tiles(kRowTiles);
+  static constexpr int kPixelTiles = small_channel_pixel_tiles(kRowTiles);
   static constexpr int kParts = kParts_;
-  static constexpr int kUnit = kNarrowUnitBytes / static_cast<int>(sizeof(T));  // channels
+  static constexpr int kUnit = kSmallChannelUnitBytes / static_cast<int>(sizeof(T));  // channels
   static constexpr bool kQuads = kQuads_;  // four columns of the source at a time
-  static constexpr int kBlocks = narrow_blocks(kRowTiles, kParts, kQuads);
+  static constexpr int kBlocks = small_channel_blocks(kRowTiles, kParts, kQuads);
 };
 
-}  // namespace deconv::narrow_family
+}  // namespace deconv::small_channel

@@ -21,11 +21,11 @@ constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many chann
 constexpr double kProduct = 1, kSplitProduct = 5, kSplitProductQuads = 9;  // a warp's mma: 16 rows, 8 pixels, two units
 // Of 32 lanes, each: an offset; a unit copied, from four columns, gathered and each element of it; a result staged, or
 // stored as part of a vector; a packed word of weights.
-constexpr double kOffset = 10, kCopyUnit = 26, kQuadUnit = 12, kGatherUnit = 13, kGatherElement = 4;
+constexpr double kOffset = 10, kCopyUnit = 26, kQuadUnit = 12, kSimtUnit = 13, kSimtElement = 4;
 constexpr double kStageResult = 6, kStoreVector = 0.5, kPackWord = 54;
 constexpr double kStoreRun = 2;
-constexpr double kTile = 2000, kCopyLatency = 1850, kGatherLatency = 5000;  // hidden by other blocks: a tile; a stage
-constexpr double kCopyPlane = 300, kGatherPlane = 2400;  // each further source phase of a stage
+constexpr double kTile = 2000, kCopyLatency = 1850, kSimtLatency = 5000;  // hidden by other blocks: a tile; a stage
+constexpr double kCopyPlane = 300, kSimtPlane = 2400;  // each further source phase of a stage
 constexpr double kBlock = 1100;
 // Times as much: warps of 16 rows, of 64 (quads: of all); a stage that was asked for ahead; one block of a
 // multiprocessor; some blocks only store.
@@ -57,18 +57,18 @@ std::string refusal(const Problem& problem, const Device& device) {
 
 class Candidates {
  public:
-  Candidates(const Problem& problem, const Device& device, const NarrowAxis& h, const NarrowAxis& w)
+  Candidates(const Problem& problem, const Device& device, const SmallChannelAxis& h, const SmallChannelAxis& w)
       : problem_(problem),
         device_(device),
         c_(correlation(problem)),
         h_(h),
         w_(w),
         element_(static_cast<int>(element_size(problem.dtype))),
-        unit_(kNarrowUnitBytes / element_),
+        unit_(kSmallChannelUnitBytes / element_),
         copies_(packs_along_channels(c_.source, c_.source_channels, unit_)) {}
 
-  std::optional<NarrowConvPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights, int width) const {
-    NarrowConvPlan p;
+  std::optional<SmallChannelPlan> plan(int row_tiles, int warps_m, int channels, bool all_heights, int width) const {
+    SmallChannelPlan p;
     p.row_tiles = row_tiles;
     p.warps_m = warps_m;
     p.parts = problem_.dtype == DType::kFloat32 && !problem_.allow_tf32 ? 2 : 1;
@@ -92,7 +92,7 @@ class Candidates {
     return p;
   }
 
-  double estimate_ms(const NarrowConvPlan& p) const {
+  double estimate_ms(const SmallChannelPlan& p) const {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w, passes = passes_of(p);
     const double busy = p.all_heights ? 1 : static_cast<double>(h_.actives) / p.passes_h;  // others store alone
     const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
@@ -100,16 +100,16 @@ class Candidates {
     const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
     const int64_t rounds = ceil_div(p.row_groups, p.warps_m), stages = p.chunks > 1 ? rounds * p.chunks : 1;
 
-    const int pixel_tiles = narrow_pixel_tiles(p.row_tiles);
+    const int pixel_tiles = small_channel_pixel_tiles(p.row_tiles);
     const double product = p.parts == 1 ? kProduct : p.quads ? kSplitProductQuads : kSplitProduct;
     const double loads = (p.row_tiles + 3 * pixel_tiles) / kLoadsInCycle;  // of operands
     const double step = std::max(p.row_tiles * pixel_tiles * product, loads) + 1;
-    const double multiply = kNarrowWarps * p.chunks * steps_of_rounds(p) * step;
+    const double multiply = kSmallChannelWarps * p.chunks * steps_of_rounds(p) * step;
 
-    const double unit = copies_ ? kCopyUnit : p.quads ? kQuadUnit : kGatherUnit + unit_ * kGatherElement;
+    const double unit = copies_ ? kCopyUnit : p.quads ? kQuadUnit : kSimtUnit + unit_ * kSimtElement;
     const double produce = p.source_pixels / kLanes * ((p.quads ? 0 : kOffset) + stages * p.units * unit);
-    const double stage = (copies_ || p.quads ? kCopyLatency * (p.buffers == 2 ? kAhead : kOnce) : kGatherLatency) +
-                         (copies_ ? kCopyPlane : kGatherPlane) * (p.planes_h * p.planes_w - 1);
+    const double stage = (copies_ || p.quads ? kCopyLatency * (p.buffers == 2 ? kAhead : kOnce) : kSimtLatency) +
+                         (copies_ ? kCopyPlane : kSimtPlane) * (p.planes_h * p.planes_w - 1);
     const double latency = (kTile + stages * stage) / together;
 
     const int heights = h_.geometry.phases(), widths = w_.geometry.phases();
@@ -118,7 +118,7 @@ class Candidates {
     const double results = static_cast<double>(lines) * p.tile.w * widths * p.channels / kLanes;
     const double computed = results * w_.actives / widths *
                             (p.all_heights ? static_cast<double>(h_.actives) / heights : 1);
-    const double store = results / narrow_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
+    const double store = results / small_channel_vector_result(problem_, p) * kStoreVector + runs * kStoreRun;
 
     const double tile = busy * (multiply + produce + latency + computed * kStageResult) + store;
     const double setup = kBlock + p.source_at / 4 / kLanes * kPackWord;
@@ -128,20 +128,20 @@ class Candidates {
     const auto all_tiles = static_cast<double>(passes * tiles);
     const bool ragged = p.columns_adjacent && c_.result.size[3] * element_ % kSectorBytes != 0;
     const double bytes = static_cast<double>(problem_.bytes()) + (ragged ? all_tiles * runs * kRaggedRun : 0) +
-                         busy * all_tiles * p.source_pixels * stages * p.units * kNarrowUnitBytes;
+                         busy * all_tiles * p.source_pixels * stages * p.units * kSmallChannelUnitBytes;
     const double memory = bytes / device_.bandwidth;
     return 1e3 * (std::max(compute, memory) + kOverlap / together * std::min(compute, memory)) + kLaunchMs;
   }
 
  private:
-  int64_t passes_of(const NarrowConvPlan& p) const { return int64_t{p.passes_h} * p.passes_m * problem_.groups; }
-  int64_t rows(const NarrowConvPlan& p) const {
+  int64_t passes_of(const SmallChannelPlan& p) const { return int64_t{p.passes_h} * p.passes_m * problem_.groups; }
+  int64_t rows(const SmallChannelPlan& p) const {
     return int64_t{p.all_heights ? h_.actives : std::min(h_.actives, 1)} * w_.actives * p.channels;
   }
 
   // Tiles of up to `most` columns, of more in images of few rows; false if fewer would have made the same.
-  bool choose_pixels(NarrowConvPlan& p, int most) const {
-    const int pixels = kNarrowWarps / p.warps_m * 8 * narrow_pixel_tiles(p.row_tiles);
+  bool choose_pixels(SmallChannelPlan& p, int most) const {
+    const int pixels = kSmallChannelWarps / p.warps_m * 8 * small_channel_pixel_tiles(p.row_tiles);
     const int width = w_.geometry.phase_size(0), height = h_.geometry.phase_size(0);
     const auto least = [](int bound, int size) { return std::min(bound, power_of_two_at_least(size)); };
     p.tile.w = least(std::min(pixels, most), width);
@@ -161,7 +161,7 @@ class Candidates {
 
   // each(positions at which the phases of a row group have taps)
   template <class Each>
-  void each_row_group(const NarrowConvPlan& p, const Each& each) const {
+  void each_row_group(const SmallChannelPlan& p, const Each& each) const {
     const int group_rows = 16 * p.row_tiles, all = static_cast<int>(rows(p));
     int most_heights = 0;  // of a phase
     for (int i = 0; i < h_.actives; ++i) {
@@ -177,7 +177,7 @@ class Candidates {
     }
   }
   // Of a chunk: those of the longest row group of each round.
-  double steps_of_rounds(const NarrowConvPlan& p) const {
+  double steps_of_rounds(const SmallChannelPlan& p) const {
     int group = 0;
     int64_t longest = 0, sum = 0;
     each_row_group(p, [&](int positions) {
@@ -188,7 +188,7 @@ class Candidates {
   }
 
   // The most blocks of a multiprocessor, and the longest stages, that fit.
-  bool choose_memory(NarrowConvPlan& p) const {
+  bool choose_memory(SmallChannelPlan& p) const {
     const int64_t lines = p.tile.h * (p.all_heights ? h_.geometry.phases() : 1);
     const int64_t elements = lines * p.tile.w * w_.geometry.phases(), pack = 16 / element_;
     p.stage_channel = p.columns_adjacent ? static_cast<int>(round_up(elements, pack) + pack) : p.channels;  // banks
@@ -200,7 +200,7 @@ class Candidates {
     struct Choice {
       int buffers, blocks;
     };
-    const int most = narrow_blocks(p.row_tiles, p.parts, p.quads);
+    const int most = small_channel_blocks(p.row_tiles, p.parts, p.quads);
     const Choice with_quads[] = {{2, 2}, {2, 1}, {1, most}, {1, 1}};
     const Choice others[] = {{1, most}, {1, 2}, {copies_ ? 2 : 1, 1}, {1, 1}};
     for (const auto [buffers, blocks] : p.quads ? with_quads : others) {
@@ -209,7 +209,7 @@ class Candidates {
     }
     return false;
   }
-  bool choose_stages(NarrowConvPlan& p, int64_t results) const {
+  bool choose_stages(SmallChannelPlan& p, int64_t results) const {
     const int64_t most = kMultiprocessorShared / p.blocks_per_multiprocessor - 1024;
     const int64_t room = std::min<int64_t>(most, device_.shared_bytes_per_block);
     const int64_t all_units = ceil_div(c_.source_channels, unit_);
@@ -220,19 +220,19 @@ class Candidates {
       p.chunks = static_cast<int>(ceil_div(all_units, p.units));
       p.steps = static_cast<int>(ceil_div(p.positions * p.units, 2));
       const int64_t weights = int64_t{p.row_groups} * p.chunks * p.steps * p.row_tiles * 512;
-      const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kNarrowUnitBytes;
+      const int64_t stage_at = weights + int64_t{p.buffers} * p.units * p.source_pitch * kSmallChannelUnitBytes;
       if (weights > room || stage_at + results > room || p.steps >= 1 << 15) continue;
       p.source_at = static_cast<int>(weights);
       p.stage_at = static_cast<int>(stage_at);
       p.tables_at = static_cast<int>(stage_at + results);
-      p.shared_bytes = p.tables_at + 4 * narrow_tables(p, h_, w_).total;
+      p.shared_bytes = p.tables_at + 4 * small_channel_tables(p, h_, w_).total;
       // Rows that take several rounds, each of all chunks, have one buffer.
       if (p.shared_bytes <= room) return p.buffers == 1 || p.chunks == 1 || p.row_groups <= p.warps_m;
     }
     return false;
   }
 
-  void choose_blocks(NarrowConvPlan& p) const {
+  void choose_blocks(SmallChannelPlan& p) const {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
     const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
     // As many as run at once, twice that where passes differ in their taps. Passes that only store end sooner than
@@ -246,20 +246,20 @@ class Candidates {
   const Problem& problem_;
   const Device& device_;
   Correlation c_;
-  const NarrowAxis& h_;
-  const NarrowAxis& w_;
+  const SmallChannelAxis& h_;
+  const SmallChannelAxis& w_;
   int element_, unit_;
   bool copies_;  // channels are adjacent
 };
 
 }  // namespace
 
-std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis) {
-  NarrowAxis a;
+std::optional<SmallChannelAxis> small_channel_axis(const Problem& problem, int axis) {
+  SmallChannelAxis a;
   a.geometry = without_idle_taps(geometry(problem, axis));
   const AxisGeometry& g = a.geometry;
   const int phases = g.phases(), planes = g.planes();
-  if (phases > kNarrowMaxPhases || planes > kNarrowMaxPhases) return std::nullopt;
+  if (phases > kSmallChannelMaxPhases || planes > kSmallChannelMaxPhases) return std::nullopt;
   const auto serves = [&](const TapPlace& place) { return place.phase < phases && place.plane < planes; };
   int largest = INT32_MIN;
   a.origin = INT32_MAX;
@@ -276,7 +276,7 @@ std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis) {
   }
   a.shifts = largest - a.origin + 1;
   a.plane_count = count_bits(a.planes);
-  if (int64_t{a.shifts} * a.plane_count > kNarrowMaxPositions) return std::nullopt;
+  if (int64_t{a.shifts} * a.plane_count > kSmallChannelMaxPositions) return std::nullopt;
   for (int k = 0; k < g.kernel; ++k) {
     const TapPlace place = tap_place(g, k);
     if (!serves(place)) continue;
@@ -289,9 +289,10 @@ std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis) {
   return a;
 }
 
-NarrowTables narrow_tables(const NarrowConvPlan& p, const NarrowAxis& h, const NarrowAxis& w) {
+SmallChannelTables small_channel_tables(const SmallChannelPlan& p, const SmallChannelAxis& h,
+                                        const SmallChannelAxis& w) {
   const int rows = p.row_groups * 16 * p.row_tiles;
-  NarrowTables at;
+  SmallChannelTables at;
   int next = 0;
   const auto table = [&next](int count) {
     const int start = next;
@@ -311,7 +312,7 @@ NarrowTables narrow_tables(const NarrowConvPlan& p, const NarrowAxis& h, const N
   return at;
 }
 
-int narrow_vector_result(const Problem& problem, const NarrowConvPlan& plan) {
+int small_channel_vector_result(const Problem& problem, const SmallChannelPlan& plan) {
   const Correlation c = correlation(problem);
   const int64_t line = int64_t{plan.tile.w} * without_idle_taps(geometry(problem, 1)).phases();
   int count = static_cast<int>(16 / element_size(problem.dtype));
@@ -328,11 +329,11 @@ int narrow_vector_result(const Problem& problem, const NarrowConvPlan& plan) {
   return count;
 }
 
-std::string describe(const NarrowConvPlan& plan, DType) {
+std::string describe(const SmallChannelPlan& plan, DType) {
   std::ostringstream text;
   text << plan.channels << " channels in " << (plan.all_heights ? "all phases" : "all phases of the width") << " x ("
        << plan.tile.n << " images, " << plan.tile.h << " rows, " << plan.tile.w << " columns), "
-       << kNarrowWarps / plan.warps_m << 'x' << plan.warps_m << " warps of " << 16 * plan.row_tiles << " rows"
+       << kSmallChannelWarps / plan.warps_m << 'x' << plan.warps_m << " warps of " << 16 * plan.row_tiles << " rows"
        << (plan.quads ? ", four columns at a time" : "") << (plan.parts == 2 ? ", three TF32 products" : "");
   return text.str();
 }
@@ -343,14 +344,14 @@ std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& devic
     return std::nullopt;
   };
   if (const std::string why = refusal(problem, device); !why.empty()) return refuse(why);
-  const std::optional<NarrowAxis> h = narrow_axis(problem, 0), w = narrow_axis(problem, 1);
+  const std::optional<SmallChannelAxis> h = small_channel_axis(problem, 0), w = small_channel_axis(problem, 1);
   if (!h || !w) return refuse("more phases, planes or shifts along an axis than its tables hold");
   const Candidates candidates(problem, device, *h, *w);
   const int64_t all_channels = correlation(problem).result_channels;
   std::optional<Plan> best;
   const auto consider = [&](int row_tiles, int warps_m, int channels, bool all_heights) {
     for (int width = kTileWidth; width <= kMostTileWidth; width *= 2) {
-      const std::optional<NarrowConvPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights, width);
+      const std::optional<SmallChannelPlan> plan = candidates.plan(row_tiles, warps_m, channels, all_heights, width);
       if (!plan || plan->blocks > INT32_MAX) continue;
       const double ms = candidates.estimate_ms(*plan);
       consider_plan(best, "small_channel family", *plan, 0, ms, problem.dtype, considered);

@@ -15,15 +15,16 @@ namespace deconv {
 // refuses.
 std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
-std::string describe(const NarrowConvPlan& plan, DType dtype);
-std::string describe_launch(const NarrowConvPlan& plan);
+std::string describe(const SmallChannelPlan& plan, DType dtype);
+std::string describe_launch(const SmallChannelPlan& plan);
 
 // Nothing if it has more phases, planes or positions than the kernel's tables hold.
-std::optional<NarrowAxis> narrow_axis(const Problem& problem, int axis);
+std::optional<SmallChannelAxis> small_channel_axis(const Problem& problem, int axis);
 
-NarrowTables narrow_tables(const NarrowConvPlan& plan, const NarrowAxis& h, const NarrowAxis& w);
+SmallChannelTables small_channel_tables(const SmallChannelPlan& plan, const SmallChannelAxis& h,
+                                        const SmallChannelAxis& w);
 
 // Elements that one store may take along the runs of the result.
-int narrow_vector_result(const Problem& problem, const NarrowConvPlan& plan);
+int small_channel_vector_result(const Problem& problem, const SmallChannelPlan& plan);
 
 }  // namespace deconv

@@ -3,7 +3,7 @@
 
 #include "families/small_channel/params.cuh"
 
-namespace deconv::narrow_family {
+namespace deconv::small_channel {
 
 // The first pixel of a tile, and its first image.
 struct Tile {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_runs(const void* from, void* to, int count,
 template <class Vector, class T>
 __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stage, const Tile tile, int pass_h,
                                            int first_channel, int channels) {
-  const NarrowConvPlan& plan = p.plan;
+  const SmallChannelPlan& plan = p.plan;
   const int log_lanes = p.store.log_lanes, log_runs = p.store.log_runs;
   const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
   int step_w = p.axis[1].phases();
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   const int count = one ? own : shift_up(runs - first_run, log_runs), end = one ? first + 1 : vectors;
   const int64_t to_step = one ? line_bytes : (next_run << log_runs) * static_cast<int>(sizeof(T));
   const uint32_t from_step = one ? line_bytes : (plan.stage_channel << log_runs) * static_cast<int>(sizeof(T));
-  for (int index = slot >> log_runs; index < all_lines; index += kNarrowThreads >> (log_lanes + log_runs)) {
+  for (int index = slot >> log_runs; index < all_lines; index += kSmallChannelThreads >> (log_lanes + log_runs)) {
     const int n = p.by_staged_lines.quotient(index), line = index - n * lines;
     const int q = plan.all_heights ? p.by_heights.quotient(line) : line;
     const int phase = plan.all_heights ? line - q * heights : pass_h, h = (tile.h + q) * step_h + phase;
@@ -90,4 +90,4 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   }
 }
 
-}  // namespace deconv::narrow_family
+}  // namespace deconv::small_channel

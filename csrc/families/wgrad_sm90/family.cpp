@@ -7,7 +7,7 @@
 namespace deconv {
 namespace {
 
-std::string describe_copies(const HopperWeightCopies& plan, int warpgroups) {
+std::string describe_copies(const WgradTma& plan, int warpgroups) {
   std::ostringstream text;
   text << plan.blocks << " persistent blocks of " << 128 * (warpgroups + 1) << " threads for " << plan.items
        << " items, " << plan.shared_bytes << " bytes of shared memory, " << plan.slots << " stages of "
@@ -24,14 +24,14 @@ void plan(Search& search) {
     search.outdoes_mma |= plan.has_value();
     search.consider(std::move(plan));
   };
-  consider("rs_nchw", plan_hopper_weight_lines);
-  consider("ss", plan_hopper_weight_tensor);
-  consider("rs_nhwc", plan_hopper_weight_turned);
+  consider("rs_nchw", plan_wgrad_rs_nchw);
+  consider("ss", plan_wgrad_ss);
+  consider("rs_nhwc", plan_wgrad_rs_nhwc);
 }
 
 }  // namespace
 
-std::string describe_launch(const HopperWeightLinesPlan& plan) {
+std::string describe_launch(const WgradRsNchwPlan& plan) {
   std::ostringstream text;
   text << plan.blocks << " blocks of " << 128 * (plan.tile.warpgroups + 1) << " threads, " << plan.shared_bytes
        << " bytes of shared memory, " << plan.stages << " stages of " << plan.stage_bytes << " bytes, " << plan.splits
@@ -39,9 +39,9 @@ std::string describe_launch(const HopperWeightLinesPlan& plan) {
   return text.str();
 }
 
-std::string describe_launch(const HopperWeightTensorPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
+std::string describe_launch(const WgradSsPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
 
-std::string describe_launch(const HopperWeightTurnedPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
+std::string describe_launch(const WgradRsNhwcPlan& plan) { return describe_copies(plan, plan.tile.warpgroups); }
 
 Family wgrad_sm90_family() { return {"wgrad_sm90", {"ss", "rs_nhwc", "rs_nchw"}, plan}; }
 

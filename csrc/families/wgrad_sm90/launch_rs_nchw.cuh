@@ -7,13 +7,13 @@
 #include "launch/weight_gradient.cuh"
 #include "lowerings/split_k_reduce_launch.cuh"
 
-// instances: launch_hopper_weight_lines<T, kParts>(HopperWeightLinesPlan): float16 1, bfloat16 1, tf32 1, float32 2
+// instances: launch_wgrad_rs_nchw<T, kParts>(WgradRsNchwPlan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {
 
 template <class T, int kParts>
-cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeightLinesPlan& plan,
-                                       const Operands& operands, cudaStream_t stream) {
-  hopper::WeightLinesParams<T> params;
+cudaError_t launch_wgrad_rs_nchw(const Problem& problem, const WgradRsNchwPlan& plan, const Operands& operands,
+                                 cudaStream_t stream) {
+  sm90::WgradRsNchwParams<T> params;
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
   if (!encode_lines_maps(problem, plan, operands.x, operands.y, &params.x_map, &params.y_map)) {
     return cudaErrorInvalidValue;
@@ -33,28 +33,28 @@ cudaError_t launch_hopper_weight_lines(const Problem& problem, const HopperWeigh
   params.runs = divide_by(plan.runs);
   params.plan = plan;
   cudaError_t error = cudaErrorInvalidValue;
-#define DECONV_HOPPER_TILE(WARPGROUPS, TAPS, N)                                                                  \
-  if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {                        \
-    using Config = hopper::WeightLinesConfig<T, WARPGROUPS, TAPS, N, kParts>;                                    \
-    error = launch_kernel(hopper::weight_lines_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
-                          stream, params);                                                                       \
+#define DECONV_SM90_TILE(WARPGROUPS, TAPS, N)                                                                   \
+  if (plan.tile.warpgroups == WARPGROUPS && plan.tile.taps == TAPS && plan.tile.n == N) {                       \
+    using Config = sm90::WgradRsNchwConfig<T, WARPGROUPS, TAPS, N, kParts>;                                     \
+    error = launch_kernel(sm90::wgrad_rs_nchw_kernel<Config>, plan.blocks, Config::kThreads, plan.shared_bytes, \
+                          stream, params);                                                                      \
   }
   if constexpr (kParts == 1) {
-    DECONV_HOPPER_TILE(3, 1, 192)
-    DECONV_HOPPER_TILE(2, 1, 192)
-    DECONV_HOPPER_TILE(3, 1, 128)
-    DECONV_HOPPER_TILE(2, 2, 128)
-    DECONV_HOPPER_TILE(3, 1, 96)
-    DECONV_HOPPER_TILE(2, 2, 96)
-    DECONV_HOPPER_TILE(3, 3, 64)
-    DECONV_HOPPER_TILE(2, 4, 64)
-    DECONV_HOPPER_TILE(2, 1, 256)
+    DECONV_SM90_TILE(3, 1, 192)
+    DECONV_SM90_TILE(2, 1, 192)
+    DECONV_SM90_TILE(3, 1, 128)
+    DECONV_SM90_TILE(2, 2, 128)
+    DECONV_SM90_TILE(3, 1, 96)
+    DECONV_SM90_TILE(2, 2, 96)
+    DECONV_SM90_TILE(3, 3, 64)
+    DECONV_SM90_TILE(2, 4, 64)
+    DECONV_SM90_TILE(2, 1, 256)
   } else {
-    DECONV_HOPPER_TILE(3, 1, 64)
-    DECONV_HOPPER_TILE(2, 2, 64)
-    DECONV_HOPPER_TILE(2, 1, 96)
+    DECONV_SM90_TILE(3, 1, 64)
+    DECONV_SM90_TILE(2, 2, 64)
+    DECONV_SM90_TILE(2, 1, 96)
   }
-#undef DECONV_HOPPER_TILE
+#undef DECONV_SM90_TILE
   if (error != cudaSuccess) return error;
   return launch_add_splits<T>(problem, params, plan.splits, plan.padded_m, plan.padded_n, stream, Start::kEarly);
 }

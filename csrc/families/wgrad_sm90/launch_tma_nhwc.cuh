@@ -23,8 +23,8 @@ inline Tensor4 images_of(Tensor4 tensor, int64_t first, int64_t count) {
 
 // launch_tile(params, start) launches the kernel of the plan's tile.
 template <class T, class Params, class Plan, class LaunchTile>
-cudaError_t launch_hopper_weight_copies(const Problem& problem, const Plan& plan, const Operands& operands,
-                                        cudaStream_t stream, LaunchTile launch_tile) {
+cudaError_t launch_wgrad_tma(const Problem& problem, const Plan& plan, const Operands& operands, cudaStream_t stream,
+                             LaunchTile launch_tile) {
   Params params;
   static_assert(sizeof(params) <= 4096, "a kernel's parameters");
   const Problem whole = plan.im2col ? weight_im2col_problem(problem) : problem;  // as the plan sees it

@@ -5,12 +5,12 @@
 #include "device/tma_sm90.cuh"
 #include "families/wgrad_sm90/plan_tma_nhwc.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T, class Plan>
 struct WeightCopiesParams {
   CUtensorMap x_map;  // (channel, then the axes of pixels from the innermost on)
-  CUtensorMap y_map[kHopperWeightPlanes];
+  CUtensorMap y_map[kWgradPlanes];
   T* result;  // (groups * channels_m, channels_n, kernel height, kernel width)
   float* partial;  // (splits, groups, taps, m, n), m and n padded; null unless plan.sums
   int64_t result_m, result_n, result_h, result_w;
@@ -30,7 +30,7 @@ struct WeightItem {
 
 template <class T, class Plan>
 __device__ __forceinline__ WeightItem find_weight_item(const WeightCopiesParams<T, Plan>& p, unsigned index) {
-  constexpr int kChannels = kHopperRowBytes / static_cast<int>(sizeof(T));
+  constexpr int kChannels = kSm90RowBytes / static_cast<int>(sizeof(T));
   const Plan& plan = p.plan;
   const auto take = [&](unsigned count) {
     const unsigned quotient = index / count, digit = index - quotient * count;
@@ -53,12 +53,12 @@ __device__ __forceinline__ WeightItem find_weight_item(const WeightCopiesParams<
 template <class T, class Plan>
 __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Plan>& p, const WeightItem& item,
                                                   Ring& ring, uint32_t shared) {
-  constexpr int kChannels = kHopperRowBytes / static_cast<int>(sizeof(T));
+  constexpr int kChannels = kSm90RowBytes / static_cast<int>(sizeof(T));
   const Plan& plan = p.plan;
   const int first_box = plan.first_box[item.tap_group], last_box = plan.first_box[item.tap_group + 1];
   const int box_chunks = sizeof(T) == 2 ? 1 : plan.box_chunks;
   const int y_rows = (last_box - first_box) * box_chunks * plan.halo[0] * plan.halo[1] * plan.halo[2];
-  const uint32_t bytes = plan.x_boxes * plan.x_box_bytes + y_rows * kHopperRowBytes;
+  const uint32_t bytes = plan.x_boxes * plan.x_box_bytes + y_rows * kSm90RowBytes;
   const int m = item.group * p.channels_m + item.m, n = item.group * p.channels_n + item.n;
   int64_t rest = item.begin;
   int tile[3];
@@ -78,7 +78,7 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
     }
     uint32_t to = slot + plan.y_boxes_at;
     for (int i = first_box; i < last_box; ++i) {
-      const HopperWeightBox& box = plan.boxes[i];
+      const WgradBox& box = plan.boxes[i];
       const auto copy = [&](int chunk) {
         copy_tensor(to, &p.y_map[box.plane], full, n + chunk * kChannels, c0 + box.shift[0], c1 + box.shift[1],
                     c2 + box.shift[2]);
@@ -101,4 +101,4 @@ __device__ __forceinline__ void bring_weight_item(const WeightCopiesParams<T, Pl
   }
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -10,29 +10,29 @@
 
 namespace deconv {
 
-inline constexpr int kHopperLinesRows = 64;  // of the kernel, idle ones included, in all groups
+inline constexpr int kRsNchwRows = 64;  // of the kernel, idle ones included, in all groups
 
 // Instances of the kernel: warpgroups that multiply, taps that each accumulates, and columns of each (wgmma's N).
-struct HopperLinesTile {
+struct RsNchwTile {
   int warpgroups, taps, n;
 };
-inline constexpr HopperLinesTile kHopperLinesTiles[] = {{3, 1, 192}, {2, 1, 192}, {3, 1, 128}, {2, 2, 128}, {3, 1, 96},
-                                                        {2, 2, 96},  {3, 3, 64},  {2, 4, 64},  {2, 1, 256}};
-inline constexpr HopperLinesTile kHopperLinesTilesSplit[] = {{3, 1, 64}, {2, 2, 64}, {2, 1, 96}};  // accumulates twice
+inline constexpr RsNchwTile kRsNchwTiles[] = {{3, 1, 192}, {2, 1, 192}, {3, 1, 128}, {2, 2, 128}, {3, 1, 96},
+                                              {2, 2, 96},  {3, 3, 64},  {2, 4, 64},  {2, 1, 256}};
+inline constexpr RsNchwTile kRsNchwTilesSplit[] = {{3, 1, 64}, {2, 2, 64}, {2, 1, 96}};  // accumulates twice
 
 // Rows of the kernel that read the same rows of grad_output. Row u of a plane meets row `u - first` of the input with
 // the first of them, a constant step before with each next one.
-struct HopperLinesGroup {
+struct RsNchwGroup {
   int16_t plane = 0;  // first row
   int16_t first = 0;
 };
 
 // grad_weight of contiguous images (kernels/hopper/weight_lines.cuh has the meaning). A step is a tile of `rows` x
 // `columns` pixels, one or two rows, 128 bytes of a channel.
-struct HopperWeightLinesPlan {
+struct WgradRsNchwPlan {
   static constexpr const char* kFamily = "wgrad_sm90";
 
-  HopperLinesTile tile{3, 1, 192};
+  RsNchwTile tile{3, 1, 192};
   int parts = 1;  // 2: float32 as two TF32 parts, three products
   int fold = 1;  // taps that share the 64 rows of operand A, where there are few output channels
   int spread = 1;  // tiles of 64 output channels that the warpgroups of a block take; the rest are taps of a row
@@ -42,8 +42,8 @@ struct HopperWeightLinesPlan {
   int rows = 1, columns = 32;  // of a tile
   int tiles_h = 1, tiles_w = 1;  // of an image
   int row_groups = 1, tap_groups = 1;
-  std::array<HopperLinesGroup, kHopperLinesRows> groups{};
-  std::array<int16_t, kHopperLinesRows> kernel_rows{};  // block_rows of each group; -1: idle
+  std::array<RsNchwGroup, kRsNchwRows> groups{};
+  std::array<int16_t, kRsNchwRows> kernel_rows{};  // block_rows of each group; -1: idle
   int row_step = 1;  // of the input
   int channel_kinds = 1;  // every so many channels of grad_output begin alike, counted in 16 bytes
   int y_channels = 64;  // staged

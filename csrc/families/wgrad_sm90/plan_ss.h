@@ -6,25 +6,25 @@
 
 namespace deconv {
 
-inline constexpr int kHopperWeightChannels = 64;  // of a 128-byte row: wgmma's M, and one block of its N
-inline constexpr int kHopperWeightSteps = 16;     // most instructions' worth of 16 pixels in a tile
-inline constexpr int kHopperWeightAtOnce = 4;     // of these, that a warpgroup starts before it waits for others
-inline constexpr int kHopperWeightRuns = 48;      // of all groups of taps
+inline constexpr int kWgradChannels = 64;  // of a 128-byte row: wgmma's M, and one block of its N
+inline constexpr int kWgradSteps = 16;     // most instructions' worth of 16 pixels in a tile
+inline constexpr int kWgradAtOnce = 4;     // of these, that a warpgroup starts before it waits for others
+inline constexpr int kWgradRuns = 48;      // of all groups of taps
 
 // Instances of the kernel: warpgroups that multiply, blocks of 64 columns in the first and in the second run of each.
-struct HopperWeightTensorTile {
+struct WgradSsTile {
   int warpgroups, first, second;
   constexpr int runs() const { return second > 0 ? 2 : 1; }
 };
-inline constexpr HopperWeightTensorTile kHopperWeightTensorTiles[] = {{3, 3, 0}, {3, 2, 1}, {3, 2, 2}, {2, 4, 0},
-                                                                      {2, 3, 2}, {2, 2, 0}, {2, 2, 2}};
+inline constexpr WgradSsTile kWgradSsTiles[] = {{3, 3, 0}, {3, 2, 1}, {3, 2, 2}, {2, 4, 0},
+                                                {2, 3, 2}, {2, 2, 0}, {2, 2, 2}};
 
 // What the warpgroups of a block divide among themselves.
-enum class HopperWeightShare { kTaps, kInputChannels, kOutputChannels };
+enum class WgradShare { kTaps, kInputChannels, kOutputChannels };
 
 // One instruction's columns: `count` blocks of 64 output channels, each of one tap. In a stage's copies of grad_output
 // the first block's pixels begin at row `row`, each next block's `row_step` rows further on.
-struct HopperWeightRun {
+struct WgradRun {
   int16_t row, row_step;
   int16_t tap, tap_step;
   int8_t chunk, chunk_step;  // of 64 output channels
@@ -32,16 +32,16 @@ struct HopperWeightRun {
 };
 
 // grad_weight of 16-bit elements (kernels/hopper/weight_tensor.cuh has the meaning).
-struct HopperWeightTensorPlan : HopperWeightCopies {
+struct WgradSsPlan : WgradTma {
   static constexpr const char* kFamily = "wgrad_sm90";
 
-  HopperWeightTensorTile tile{3, 3, 0};
-  HopperWeightShare share = HopperWeightShare::kTaps;
+  WgradSsTile tile{3, 3, 0};
+  WgradShare share = WgradShare::kTaps;
   int instructions = 4;  // of 16 pixels, in a tile, for each run
   int octet_step = 8;  // rows of a box between the two halves of 16 pixels
-  std::array<int16_t, kHopperWeightSteps> instruction_row{};  // of a box, where the 16 pixels begin
+  std::array<int16_t, kWgradSteps> instruction_row{};  // of a box, where the 16 pixels begin
   int group_runs = 3;  // of a block
-  std::array<HopperWeightRun, kHopperWeightRuns> runs{};
+  std::array<WgradRun, kWgradRuns> runs{};
 };
 
 }  // namespace deconv

@@ -10,28 +10,28 @@
 
 namespace deconv {
 
-inline constexpr int kHopperWeightPlanes = 16;  // tensor maps of grad_output
-inline constexpr int kHopperWeightBoxes = 48;  // of all groups of taps
+inline constexpr int kWgradPlanes = 16;  // tensor maps of grad_output
+inline constexpr int kWgradBoxes = 48;  // of all groups of taps
 
 // A copy of grad_output: one plane's halo of a tile of pixels.
-struct HopperWeightBox {
+struct WgradBox {
   int8_t plane, chunk;  // chunk: of 128 bytes of channels (16-bit elements)
   std::array<int16_t, 3> shift;  // from the tile's first pixel to the box's, axes from the innermost on
 };
 
-struct HopperWeightCopies {
-  HopperInner inner = HopperInner::kWidth;
+struct WgradTma {
+  Sm90Inner inner = Sm90Inner::kWidth;
   int fold = 1;  // groups that share one tile of channels, of which the blocks on the diagonal count
   // Extents from the innermost axis on: width, height, batch (kWidth), height, width, batch, or batch, width, height.
   std::array<int, 3> pixels{8, 8, 1};  // of a tile
   std::array<int, 3> halo{8, 8, 1};  // of a box
   std::array<int, 3> tiles{1, 1, 1};
   int planes = 1;  // of grad_output, that any tap reads
-  std::array<std::array<int16_t, 2>, kHopperWeightPlanes> plane{};  // first row and column
+  std::array<std::array<int16_t, 2>, kWgradPlanes> plane{};  // first row and column
   std::array<int, 2> plane_step{1, 1};  // rows and columns of grad_output from one pixel of a plane to the next
   int tap_groups = 1;  // a block takes one
-  std::array<int8_t, kHopperWeightBoxes + 1> first_box{};  // of each group of taps
-  std::array<HopperWeightBox, kHopperWeightBoxes> boxes{};
+  std::array<int8_t, kWgradBoxes + 1> first_box{};  // of each group of taps
+  std::array<WgradBox, kWgradBoxes> boxes{};
   int box_chunks = 1;  // of 128 bytes of channels, that each box stands for (float32)
   int x_boxes = 1;  // chunks of input channels of a block
   int y_chunks = 1;  // chunks of output channels

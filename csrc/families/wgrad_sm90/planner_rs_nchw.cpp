@@ -12,19 +12,19 @@ namespace deconv {
 namespace {
 
 constexpr const char* kName = "wgrad_sm90 family, lines";
-constexpr int kRows = kHopperWeightTileM;  // of operand A
+constexpr int kRows = kWgradTileM;  // of operand A
 constexpr int kMostTap = 128;              // of a row of the kernel
 constexpr int kMostColumns = 256;          // of a box of grad_output
 
 // Cycles on an H200.
 constexpr int kSharedBytes = 103;     // of shared memory in a cycle
-constexpr int kGatherBytes = 2048;    // of operand A, for an instruction
+constexpr int kSimtBytes = 2048;    // of operand A, for an instruction
 constexpr int kHalves = 3;            // times as much where lanes gather pairs of 16-bit elements
 constexpr double kConflicts = 0.3;    // more bank conflicts with each step of the stride
 constexpr double kLatency = 2000;     // of a step: brought, multiplied
 constexpr int kSplitBytes = 6;        // of the input, whose low parts are written, in a cycle
 constexpr int kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
-constexpr int kGatherCycles[2] = {8, 18};  // of operand A into registers, for an instruction; with low parts
+constexpr int kSimtCycles[2] = {8, 18};  // of operand A into registers, for an instruction; with low parts
 constexpr int kFirstRows = 6000;  // of a block: tables, first copies, results as single elements
 
 // Every how many channels of grad_output begin alike, counted in 16 bytes.
@@ -42,7 +42,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   if (problem.unaligned_first || problem.unaligned_second) return "takes operands that begin at multiples of 16 bytes";
   if (problem.axis[0].stride > INT16_MAX) return "takes strides below 32768";
   if (const std::string why = in_channels_refusal(problem); !why.empty()) return why;
-  if (problem.axis[0].kernel > kHopperLinesRows || problem.axis[1].kernel > kMostTap) {
+  if (problem.axis[0].kernel > kRsNchwRows || problem.axis[1].kernel > kMostTap) {
     return "takes kernels of up to 64 rows and 128 columns";
   }
   for (const int axis : {0, 1, 2, 3}) {
@@ -83,8 +83,8 @@ class Candidates {
         channel_kinds_(channel_kinds(problem)) {}
 
   // block_rows: rows of the kernel whose input channels share an instruction; rows: of pixels.
-  std::optional<HopperWeightLinesPlan> plan(HopperLinesTile tile, int spread, int block_rows, int rows) const {
-    HopperWeightLinesPlan p;
+  std::optional<WgradRsNchwPlan> plan(RsNchwTile tile, int spread, int block_rows, int rows) const {
+    WgradRsNchwPlan p;
     p.tile = tile;
     p.parts = parts_;
     p.fold = channels_n_ <= kRows / 4 ? 4 : channels_n_ <= kRows / 2 ? 2 : 1;
@@ -96,7 +96,7 @@ class Candidates {
     p.channel_kinds = channel_kinds_;
     p.y_channels = spread * kRows / p.fold;
     p.rows = rows;
-    p.columns = kHopperRowBytes / element_ / rows;
+    p.columns = kSm90RowBytes / element_ / rows;
     p.tiles_w = ceil_div(problem_.axis[1].input, p.columns);
     if (!choose_groups(p) || !choose_memory(p)) return std::nullopt;
     p.blocks_m = ceil_div(channels_m_, p.block_m);
@@ -107,9 +107,9 @@ class Candidates {
     return p;
   }
 
-  int64_t workspace_bytes(const HopperWeightLinesPlan& p) const { return p.splits * partial_bytes(p); }
+  int64_t workspace_bytes(const WgradRsNchwPlan& p) const { return p.splits * partial_bytes(p); }
 
-  double estimate_ms(const HopperWeightLinesPlan& p) const {
+  double estimate_ms(const WgradRsNchwPlan& p) const {
     const double waves = ceil_div(p.blocks, device_.multiprocessors);
     const double steps = ceil_div(p.all_runs, p.splits) * p.run;
     return weight_ms(device_, waves * (steps * step_cycles(p) + kFirstRows), problem_.bytes(), workspace_bytes(p));
@@ -118,7 +118,7 @@ class Candidates {
  private:
   // Rows of the kernel that read the same plane of grad_output, in groups; a tile begins with the first row that any of
   // them meets. False: too many for the tables, or too far apart.
-  bool choose_groups(HopperWeightLinesPlan& p) const {
+  bool choose_groups(WgradRsNchwPlan& p) const {
     struct Row {
       int plane, kh, shift;
     };
@@ -136,8 +136,7 @@ class Candidates {
              rows[end].plane == rows[begin].plane) {
         ++end;
       }
-      if ((p.row_groups + 1) * p.block_rows > kHopperLinesRows || !fits(rows[begin].shift) ||
-          !fits(rows[end - 1].shift)) {
+      if ((p.row_groups + 1) * p.block_rows > kRsNchwRows || !fits(rows[begin].shift) || !fits(rows[end - 1].shift)) {
         return false;
       }
       // Shifts rise with the taps of a plane.
@@ -155,7 +154,7 @@ class Candidates {
     return true;
   }
 
-  bool choose_memory(HopperWeightLinesPlan& p) const {
+  bool choose_memory(WgradRsNchwPlan& p) const {
     // Of elements and of what shares 16 bytes with the first; an odd number of 16 bytes, so that neighbouring channels
     // begin in different banks.
     const int64_t taps = p.tile.warpgroups / p.spread * p.tile.taps * p.fold;  // idle ones read, too
@@ -166,11 +165,11 @@ class Candidates {
     if (p.y_channels % p.channel_kinds != 0) return false;
     p.y_box_bytes = round_up(p.y_channels / p.channel_kinds * pitch, 128);
     p.y_row_bytes = p.channel_kinds * p.y_box_bytes;
-    const int input = p.block_rows * p.block_m * kHopperRowBytes;
+    const int input = p.block_rows * p.block_m * kSm90RowBytes;
     p.y_at = p.parts * input;
     // Idle columns read what lies behind the input.
     const int64_t bytes = std::max<int64_t>(p.y_at + int64_t{p.rows} * p.y_row_bytes,
-                                            (p.parts - 1) * input + p.tile.n * kHopperRowBytes);
+                                            (p.parts - 1) * input + p.tile.n * kSm90RowBytes);
     const int64_t stage = round_up(bytes, 1024);
     const StageRing ring = stage_ring(device_, stage);
     p.stage_bytes = stage;
@@ -180,30 +179,30 @@ class Candidates {
     return p.stages > 0;
   }
 
-  double step_cycles(const HopperWeightLinesPlan& p) const {
+  double step_cycles(const WgradRsNchwPlan& p) const {
     double busy = 0;  // warpgroups that have a tap, of all groups of taps
     const int taps = p.tile.taps * p.fold;
     for (int first = 0; first < w_.kernel; first += p.block_taps) {
       busy += p.spread * ceil_div(std::min(p.block_taps, w_.kernel - first), taps);
     }
-    const double products = kHopperRowBytes / 32 * p.tile.taps * busy / p.tap_groups;
-    const double product = wgmma_cycles(p.tile.n) + kGatherCycles[p.parts - 1];
+    const double products = kSm90RowBytes / 32 * p.tile.taps * busy / p.tap_groups;
+    const double product = wgmma_cycles(p.tile.n) + kSimtCycles[p.parts - 1];
     const double tensor = products * product * (p.parts == 2 ? kSplitProducts : 1);
     const double conflicts = (element_ == 2 ? kHalves : 1) * (1 + kConflicts * (std::min(w_.stride, 8) - 1));
-    const double shared = (products * (kGatherBytes * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32) +
+    const double shared = (products * (kSimtBytes * conflicts + (p.parts == 2 ? 3 : 1) * p.tile.n * 32) +
                            p.stage_bytes) /
                           kSharedBytes;
-    const double split = p.parts == 2 ? p.block_rows * p.block_m * kHopperRowBytes / kSplitBytes : 0;
+    const double split = p.parts == 2 ? p.block_rows * p.block_m * kSm90RowBytes / kSplitBytes : 0;
     return overlapped({tensor, shared, split, kLatency / (p.stages - 1)}) + kStepCost + (p.rows == 2 ? kSecondRow : 0);
   }
 
   // A split takes whole runs.
-  bool choose_splits(HopperWeightLinesPlan& p) const {
+  bool choose_splits(WgradRsNchwPlan& p) const {
     const int64_t tiles = int64_t{p.tap_groups} * p.row_groups * p.blocks_n * p.blocks_m * problem_.groups;
     const int64_t columns = p.tiles_w * problem_.batch;  // of tiles
     if (columns * p.tiles_h >= 1 << 30 || partial_bytes(p) > kWorkspaceLimit) return false;
     const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / (p.rows * p.columns));
-    HopperWeightLinesPlan best;
+    WgradRsNchwPlan best;
     double best_ms = 0;
     for (int run = 8; run <= 256 && (run == 8 || run < 2 * p.tiles_h); run *= 2) {
       p.runs = ceil_div(p.tiles_h, run);
@@ -226,7 +225,7 @@ class Candidates {
     return best_ms > 0;
   }
 
-  int64_t partial_bytes(const HopperWeightLinesPlan& p) const {
+  int64_t partial_bytes(const WgradRsNchwPlan& p) const {
     return 4 * problem_.groups * h_.kernel * w_.kernel * p.padded_m * p.padded_n;
   }
 
@@ -240,7 +239,7 @@ class Candidates {
 
 }  // namespace
 
-std::string describe(const HopperWeightLinesPlan& plan, DType) {
+std::string describe(const WgradRsNchwPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.fold << " taps x " << kRows / plan.fold
        << " output channels, lines of " << plan.block_rows << " rows of the kernel x " << plan.block_m
@@ -249,18 +248,18 @@ std::string describe(const HopperWeightLinesPlan& plan, DType) {
   return text.str();
 }
 
-std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Device& device,
-                                             std::vector<Candidate>* considered) {
+std::optional<Plan> plan_wgrad_rs_nchw(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered) {
   if (const std::string why = refusal(problem, device); !why.empty()) return refuse(considered, kName, why);
   const Candidates candidates(problem, device);
   std::optional<Plan> best;
   const int64_t tiles_n = ceil_div(problem.out_channels_per_group(), kRows), kernel_h = problem.axis[0].kernel;
-  const auto consider = [&](HopperLinesTile tile) {
+  const auto consider = [&](RsNchwTile tile) {
     for (const int spread : {1, tile.warpgroups}) {
       if (spread > 1 && tiles_n == 1) continue;
       for (int block_rows = 1; block_rows <= kernel_h && 8 * block_rows <= tile.n; ++block_rows) {
         for (const int rows : {1, 2}) {
-          const std::optional<HopperWeightLinesPlan> plan = candidates.plan(tile, spread, block_rows, rows);
+          const std::optional<WgradRsNchwPlan> plan = candidates.plan(tile, spread, block_rows, rows);
           if (!plan) continue;
           const double ms = candidates.estimate_ms(*plan);
           consider_plan(best, "wgrad_sm90 family", *plan, candidates.workspace_bytes(*plan), ms, problem.dtype,
@@ -270,9 +269,9 @@ std::optional<Plan> plan_hopper_weight_lines(const Problem& problem, const Devic
     }
   };
   if (problem.dtype == DType::kFloat32 && !problem.allow_tf32) {
-    for (const HopperLinesTile tile : kHopperLinesTilesSplit) consider(tile);
+    for (const RsNchwTile tile : kRsNchwTilesSplit) consider(tile);
   } else {
-    for (const HopperLinesTile tile : kHopperLinesTiles) consider(tile);
+    for (const RsNchwTile tile : kRsNchwTiles) consider(tile);
   }
   if (!best) return refuse(considered, kName, "no tile fits: lines in shared memory, sums in their bound");
   return best;

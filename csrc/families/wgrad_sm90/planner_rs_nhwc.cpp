@@ -7,13 +7,13 @@ namespace deconv {
 namespace {
 
 constexpr const char* kName = "wgrad_sm90 family, tensor copies turned";
-constexpr int kChannels = kHopperTurnedChannels, kPixels = kHopperTurnedPixels;
-constexpr int kRows = kHopperWeightTileM;  // of operand A
+constexpr int kChannels = kRsNhwcChannels, kPixels = kRsNhwcPixels;
+constexpr int kRows = kWgradTileM;  // of operand A
 constexpr int kProducts = kPixels / 8;     // of a stage, for each tap
 
 // Cycles on an H200.
-constexpr int kGatherCycles = 22;     // of operand A into registers, for an instruction
-constexpr int kGatherBytes = 2048;    // of shared memory, for the same
+constexpr int kSimtCycles = 22;     // of operand A into registers, for an instruction
+constexpr int kSimtBytes = 2048;    // of shared memory, for the same
 constexpr int kSharedBytes = 128;     // of shared memory in a cycle
 constexpr int kLatency = 4700;        // of a stage: copied, turned, read
 constexpr int kPlaneRowLatency = 6;   // more for each row of boxes that bring several planes
@@ -31,7 +31,7 @@ class Candidates : public WeightCopiesCandidates {
 
   // Taps in the order of their planes, so that neighbours share boxes.
   template <class Visit>
-  void for_arrangements(HopperWeightTile tile, HopperWeightTurnedPlan& p, Visit visit) const {
+  void for_arrangements(WgradTile tile, WgradRsNhwcPlan& p, Visit visit) const {
     std::vector<TapRun> taps;
     for (const std::vector<int>& h : planes_[0]) {
       for (const std::vector<int>& w : planes_[1]) {
@@ -52,12 +52,12 @@ class Candidates : public WeightCopiesCandidates {
         const size_t end = std::min(taps.size(), begin + p.block_taps);
         add_group(all, {taps.begin() + begin, taps.begin() + end});
       }
-      if (all.groups.size() * p.block_taps <= kHopperTurnedTaps) visit(all);
+      if (all.groups.size() * p.block_taps <= kRsNhwcTaps) visit(all);
     }
   }
 
   // The estimate of a tile of pixels, whose plan lacks the tables that `fill` writes. Nothing if it does not fit.
-  std::optional<double> plan(HopperWeightTurnedPlan& p, const Arrangement& all, HopperInner inner,
+  std::optional<double> plan(WgradRsNhwcPlan& p, const Arrangement& all, Sm90Inner inner,
                              const std::array<int, 3>& pixels, double /*limit_ms*/) const {
     if (!choose_pixels(p, inner, pixels, all)) return std::nullopt;
     p.x_boxes = p.tile.n / kChannels;
@@ -70,7 +70,7 @@ class Candidates : public WeightCopiesCandidates {
   }
 
   // The tables of the kernel. False: they do not hold so many.
-  bool fill(HopperWeightTurnedPlan& p, const Arrangement& all) const {
+  bool fill(WgradRsNhwcPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
     for (int i = 0; i < kPixels / 8; ++i) p.octet_row[i] = row_of_pixel(p, 8 * i);
     p.taps.fill({0, -1});
@@ -85,16 +85,16 @@ class Candidates : public WeightCopiesCandidates {
   }
 
  private:
-  double stage_cycles(const HopperWeightTurnedPlan& p, const Arrangement& all) const {
+  double stage_cycles(const WgradRsNhwcPlan& p, const Arrangement& all) const {
     // Warpgroups that have a tap, in the fullest group.
     const int64_t with_taps = ceil_div(all.groups[0].runs.size(), p.tile.taps * p.tap_fold);
     const int64_t busy = p.spread ? p.tile.warpgroups : with_taps;
     const double products = kProducts * busy * p.tile.taps;
-    const double tensor = products * (parts_ == 2 ? kSplitProducts : 1) * (wgmma_cycles(p.tile.n) + kGatherCycles);
-    const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kGatherBytes);
+    const double tensor = products * (parts_ == 2 ? kSplitProducts : 1) * (wgmma_cycles(p.tile.n) + kSimtCycles);
+    const double read = products * ((parts_ == 2 ? 3 : 1) * p.tile.n * 32 + kSimtBytes);
     const double x_bytes = p.x_boxes * p.x_box_bytes;
     const double rows = y_rows(p, all.most_boxes);
-    const double shared = (read + x_bytes * (2 + parts_) + rows * p.y_chunks * kHopperRowBytes) / kSharedBytes;
+    const double shared = (read + x_bytes * (2 + parts_) + rows * p.y_chunks * kSm90RowBytes) / kSharedBytes;
     const double flight = kLatency + (all.most_boxes > 1 ? kPlaneRowLatency * rows : 0);
     return overlapped({tensor, shared, copy_cycles(p, all.most_boxes * p.y_chunks), flight / (p.slots - 1)});
   }
@@ -104,7 +104,7 @@ class Candidates : public WeightCopiesCandidates {
 
 }  // namespace
 
-std::string describe(const HopperWeightTurnedPlan& plan, DType) {
+std::string describe(const WgradRsNhwcPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.warpgroups << " warpgroups of " << plan.tile.taps * plan.tap_fold << " taps x "
        << kRows / plan.tap_fold << " output x " << plan.tile.n << " input channels, "
@@ -113,14 +113,14 @@ std::string describe(const HopperWeightTurnedPlan& plan, DType) {
   return text.str();
 }
 
-std::optional<Plan> plan_hopper_weight_turned(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered) {
+std::optional<Plan> plan_wgrad_rs_nhwc(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered) {
   if (problem.dtype != DType::kFloat32) return refuse(considered, kName, "takes float32");
   const auto plan = [&](const auto& tiles) {
-    return plan_weight_copies<Candidates, HopperWeightTurnedPlan>(kName, problem, device, std::begin(tiles),
-                                                                  std::size(tiles), considered);
+    return plan_weight_copies<Candidates, WgradRsNhwcPlan>(kName, problem, device, std::begin(tiles), std::size(tiles),
+                                                           considered);
   };
-  return problem.allow_tf32 ? plan(kHopperTurnedTiles) : plan(kHopperTurnedTilesSplit);
+  return problem.allow_tf32 ? plan(kRsNhwcTiles) : plan(kRsNhwcTilesSplit);
 }
 
 }  // namespace deconv

@@ -7,7 +7,7 @@ namespace deconv {
 namespace {
 
 constexpr const char* kName = "wgrad_sm90 family, tensor copies";
-constexpr int kChannels = kHopperWeightChannels;
+constexpr int kChannels = kWgradChannels;
 
 // Cycles on an H200.
 constexpr int kSharedBytes = 128;  // read by tensor cores or written by TMA in a cycle
@@ -20,15 +20,15 @@ enum class Along { kWidth, kHeight, kPlanes, kChunks };
 
 class Candidates : public WeightCopiesCandidates {
  public:
-  static constexpr int kLeastPixels = 64, kMostPixels = 16 * kHopperWeightSteps;
+  static constexpr int kLeastPixels = 64, kMostPixels = 16 * kWgradSteps;
 
   Candidates(const Problem& problem, const Device& device, bool in_slices)
       : WeightCopiesCandidates(problem, device, in_slices),
         fold_(std::max<int64_t>(1, std::min({kChannels / m_, kChannels / n_, problem.groups}))) {}
 
   template <class Visit>
-  void for_arrangements(HopperWeightTensorTile tile, HopperWeightTensorPlan& p, Visit visit) const {
-    using Share = HopperWeightShare;
+  void for_arrangements(WgradSsTile tile, WgradSsPlan& p, Visit visit) const {
+    using Share = WgradShare;
     p.tile = tile;
     p.fold = fold_;
     for (const Share share : {Share::kTaps, Share::kInputChannels, Share::kOutputChannels}) {
@@ -38,7 +38,7 @@ class Candidates : public WeightCopiesCandidates {
       for (const Along along : {Along::kWidth, Along::kHeight, Along::kPlanes, Along::kChunks}) {
         const int chunks = along == Along::kChunks ? tile.first + tile.second : 1;
         if (along == Along::kChunks && (fold_ > 1 || of_n || (chunks - 1) * kChannels >= n_)) continue;
-        if (axis_[0].kernel * axis_[1].kernel * chunks > kHopperWeightRuns * (tile.first + tile.second)) continue;
+        if (axis_[0].kernel * axis_[1].kernel * chunks > kWgradRuns * (tile.first + tile.second)) continue;
         p.share = share;
         p.x_boxes = of_m ? tile.warpgroups : 1;
         p.y_chunks = of_n ? tile.warpgroups : chunks;
@@ -50,14 +50,14 @@ class Candidates : public WeightCopiesCandidates {
 
   // The estimate of a tile of pixels, whose plan lacks the tables that `fill` writes. Nothing if it does not fit, or
   // takes limit_ms or more (0: no limit).
-  std::optional<double> plan(HopperWeightTensorPlan& p, const Arrangement& all, HopperInner inner,
-                             const std::array<int, 3>& pixels, double limit_ms) const {
+  std::optional<double> plan(WgradSsPlan& p, const Arrangement& all, Sm90Inner inner, const std::array<int, 3>& pixels,
+                             double limit_ms) const {
     if (!choose_pixels(p, inner, pixels, all)) return std::nullopt;
     const int rows = pixels[0] * pixels[1] * pixels[2];
     p.instructions = rows / 16;
     p.octet_step = pixels[0] % 16 == 0 ? 8 : pixels[1] > 1 ? p.halo[0] : p.halo[0] * p.halo[1];
     p.group_runs = all.groups[0].runs.size();
-    if (p.tap_groups * p.group_runs > kHopperWeightRuns || !choose_memory(p, 1, all.most_boxes)) return std::nullopt;
+    if (p.tap_groups * p.group_runs > kWgradRuns || !choose_memory(p, 1, all.most_boxes)) return std::nullopt;
     choose_blocks(p, kChannels);
     const double stage = stage_cycles(p, all);
     if (limit_ms > 0 && least_ms(p, stage) >= limit_ms) return std::nullopt;
@@ -66,13 +66,13 @@ class Candidates : public WeightCopiesCandidates {
   }
 
   // The tables of the kernel. False: they do not hold so many.
-  bool fill(HopperWeightTensorPlan& p, const Arrangement& all) const {
+  bool fill(WgradSsPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
     for (int k = 0; k < p.instructions; ++k) p.instruction_row[k] = row_of_pixel(p, 16 * k);
     int runs = 0, last_row = 0;
     for (const TapGroup& group : all.groups) {
       for (const TapRun& of_run : group.runs) {
-        HopperWeightRun run{0, 0, 0, 0, 0, 0, static_cast<int8_t>(of_run.size())};
+        WgradRun run{0, 0, 0, 0, 0, 0, static_cast<int8_t>(of_run.size())};
         const auto row_of = [&](int i) { return row_of_tap(p, group, of_run[i]); };
         const auto tap_of = [&](int i) { return of_run[i].kh * axis_[1].kernel + of_run[i].kw; };
         if (run.count > 0) {
@@ -92,7 +92,7 @@ class Candidates : public WeightCopiesCandidates {
       }
     }
     const int reach = last_row + p.instruction_row[p.instructions - 1] + p.octet_step + 8;
-    const int stage = p.x_boxes * p.x_box_bytes + reach * kHopperRowBytes;
+    const int stage = p.x_boxes * p.x_box_bytes + reach * kSm90RowBytes;
     p.shared_bytes = std::max(p.shared_bytes, (p.slots - 1) * p.slot_bytes + stage);
     return p.shared_bytes <= device_.shared_bytes_per_block;
   }
@@ -130,7 +130,7 @@ class Candidates : public WeightCopiesCandidates {
   }
 
   // Cuts lines into first and second runs, about as many of each, and deals them to the warpgroups of the blocks.
-  Arrangement arrange(HopperWeightTensorTile tile, HopperWeightShare share, const std::vector<TapRun>& lines) const {
+  Arrangement arrange(WgradSsTile tile, WgradShare share, const std::vector<TapRun>& lines) const {
     std::vector<TapRun> first, second;
     for (const TapRun& line : lines) {
       for (size_t at = 0; at < line.size();) {
@@ -150,8 +150,8 @@ class Candidates : public WeightCopiesCandidates {
            static_cast<int>(first.back().size()) <= tile.second) {
       move_last(first, second);
     }
-    const bool of_n = share == HopperWeightShare::kOutputChannels;
-    const size_t takers = share == HopperWeightShare::kTaps ? tile.warpgroups : 1;  // of different runs
+    const bool of_n = share == WgradShare::kOutputChannels;
+    const size_t takers = share == WgradShare::kTaps ? tile.warpgroups : 1;  // of different runs
     Arrangement all;
     for (size_t begin = 0; begin < std::max(first.size(), second.size()); begin += takers) {
       std::vector<TapRun> runs;
@@ -168,7 +168,7 @@ class Candidates : public WeightCopiesCandidates {
     return all;
   }
 
-  double stage_cycles(const HopperWeightTensorPlan& p, const Arrangement& all) const {
+  double stage_cycles(const WgradSsPlan& p, const Arrangement& all) const {
     const int columns = p.tile.warpgroups * (p.tile.first + p.tile.second);
     const double tensor = p.instructions * columns * wgmma_cycles(kChannels);
     const double read = p.instructions * kOperandBytes * (p.tile.warpgroups * p.tile.runs() + columns);
@@ -182,7 +182,7 @@ class Candidates : public WeightCopiesCandidates {
 
 }  // namespace
 
-std::string describe(const HopperWeightTensorPlan& plan, DType) {
+std::string describe(const WgradSsPlan& plan, DType) {
   std::ostringstream text;
   text << plan.tile.warpgroups << " warpgroups of 64 input x " << plan.tile.first;
   if (plan.tile.second > 0) text << " + " << plan.tile.second;
@@ -190,11 +190,10 @@ std::string describe(const HopperWeightTensorPlan& plan, DType) {
   return text.str();
 }
 
-std::optional<Plan> plan_hopper_weight_tensor(const Problem& problem, const Device& device,
-                                              std::vector<Candidate>* considered) {
+std::optional<Plan> plan_wgrad_ss(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
   if (element_size(problem.dtype) != 2) return refuse(considered, kName, "takes float16 and bfloat16");
-  return plan_weight_copies<Candidates, HopperWeightTensorPlan>(kName, problem, device, kHopperWeightTensorTiles,
-                                                                std::size(kHopperWeightTensorTiles), considered);
+  return plan_weight_copies<Candidates, WgradSsPlan>(kName, problem, device, kWgradSsTiles, std::size(kWgradSsTiles),
+                                                     considered);
 }
 
 }  // namespace deconv

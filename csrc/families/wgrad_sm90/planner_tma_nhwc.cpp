@@ -58,7 +58,7 @@ WeightSlices weight_slices(const Problem& problem, bool im2col) {
   return s;
 }
 
-int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums) {
+int64_t place_slices(WgradTma& plan, const WeightSlices& slices, int64_t sums) {
   plan.slice = slices.slice;
   plan.repack_x = slices.repack_x;
   plan.repack_y = slices.repack_y;
@@ -68,19 +68,19 @@ int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64
   return plan.y_at + slices.y_bytes;
 }
 
-std::string describe_slices(const HopperWeightCopies& plan) {
+std::string describe_slices(const WgradTma& plan) {
   if (!plan.repack_x && !plan.repack_y && !plan.im2col) return "";
   return std::string(plan.repack_x ? ", input repacked" : "") + (plan.repack_y ? ", grad_output repacked" : "") +
          (plan.im2col ? ", all taps of grad_output as output channels" : "") + ", " + std::to_string(plan.slice) +
          " images at a time";
 }
 
-std::string describe_pixels(const HopperWeightCopies& plan) {
+std::string describe_pixels(const WgradTma& plan) {
   // The extents are those of the width, the height and the batch, of which any may be innermost.
   const auto [a, b, c] = plan.pixels;
-  const char* axes = plan.inner == HopperInner::kWidth    ? "width, height, images"
-                     : plan.inner == HopperInner::kHeight ? "height, width, images"
-                                                          : "images, width, height";
+  const char* axes = plan.inner == Sm90Inner::kWidth    ? "width, height, images"
+                     : plan.inner == Sm90Inner::kHeight ? "height, width, images"
+                                                        : "images, width, height";
   return std::to_string(a) + "x" + std::to_string(b) + "x" + std::to_string(c) + " pixels (" + axes + ") a stage";
 }
 
@@ -142,16 +142,15 @@ void WeightCopiesCandidates::add_group(Arrangement& all, std::vector<TapRun> run
   all.groups.push_back(std::move(group));
 }
 
-int WeightCopiesCandidates::row_of_tap(const HopperWeightCopies& p, const TapGroup& group,
-                                       const TapColumn& column) const {
+int WeightCopiesCandidates::row_of_tap(const WgradTma& p, const TapGroup& group, const TapColumn& column) const {
   const TapPlace h = tap_place(axis_[0], column.kh), w = tap_place(axis_[1], column.kw);
   const size_t index = find_box(group.boxes, h.plane, w.plane, column.chunk);
   const PlaneBox& box = group.boxes[index];
   const std::array<int, 3> shift = in_order<int>(p.inner, h.shift - box.first_h, w.shift - box.first_w, 0);
-  return index * p.box_chunks * (p.y_box_bytes / kHopperRowBytes) + box_row(p, shift);
+  return index * p.box_chunks * (p.y_box_bytes / kSm90RowBytes) + box_row(p, shift);
 }
 
-bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
+bool WeightCopiesCandidates::choose_pixels(WgradTma& p, Sm90Inner inner, const std::array<int, 3>& pixels,
                                            const Arrangement& all) const {
   p.inner = inner;
   p.pixels = pixels;
@@ -169,9 +168,9 @@ bool WeightCopiesCandidates::choose_pixels(HopperWeightCopies& p, HopperInner in
   return p.steps <= 1 << 30;
 }
 
-bool WeightCopiesCandidates::choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const {
-  p.x_box_bytes = p.pixels[0] * p.pixels[1] * p.pixels[2] * kHopperRowBytes;
-  p.y_box_bytes = round_up(p.halo[0] * p.halo[1] * p.halo[2], 8) * kHopperRowBytes;
+bool WeightCopiesCandidates::choose_memory(WgradTma& p, int parts, int y_boxes) const {
+  p.x_box_bytes = p.pixels[0] * p.pixels[1] * p.pixels[2] * kSm90RowBytes;
+  p.y_box_bytes = round_up(p.halo[0] * p.halo[1] * p.halo[2], 8) * kSm90RowBytes;
   p.y_boxes_at = parts * p.x_boxes * p.x_box_bytes;
   const int64_t slot = round_up(p.y_boxes_at, 1024) + int64_t{y_boxes} * p.y_box_bytes;
   const StageRing ring = stage_ring(device_, slot);
@@ -182,7 +181,7 @@ bool WeightCopiesCandidates::choose_memory(HopperWeightCopies& p, int parts, int
   return p.slots > 0;
 }
 
-void WeightCopiesCandidates::choose_blocks(HopperWeightCopies& p, int chunk) const {
+void WeightCopiesCandidates::choose_blocks(WgradTma& p, int chunk) const {
   const bool folds = p.fold > 1;
   p.blocks_m = folds ? 1 : ceil_div(m_, chunk * p.x_boxes);
   p.blocks_n = folds ? 1 : ceil_div(n_, chunk * p.y_chunks);
@@ -191,7 +190,7 @@ void WeightCopiesCandidates::choose_blocks(HopperWeightCopies& p, int chunk) con
   p.padded_n = folds ? n_ : p.blocks_n * p.y_chunks * chunk;
 }
 
-bool WeightCopiesCandidates::choose_splits(HopperWeightCopies& p, double stage, bool scattered) const {
+bool WeightCopiesCandidates::choose_splits(WgradTma& p, double stage, bool scattered) const {
   if (in_slices_ && partial_bytes(p) > kWorkspaceLimit) return false;
   const int64_t pixels = p.pixels[0] * p.pixels[1] * p.pixels[2];
   const SplitLimits limits{block_tiles(p), p.steps, most_splits(partial_bytes(p)),
@@ -209,7 +208,7 @@ bool WeightCopiesCandidates::choose_splits(HopperWeightCopies& p, double stage, 
   return split.has_value();
 }
 
-bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p, const Arrangement& all) const {
+bool WeightCopiesCandidates::fill_boxes(WgradTma& p, const Arrangement& all) const {
   p.plane_step = {axis_[0].stride, axis_[1].stride};
   p.planes = 0;
   int boxes = 0;
@@ -217,10 +216,10 @@ bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p, const Arrangement
     p.first_box[g] = boxes;
     for (const PlaneBox& box : all.groups[g].boxes) {
       const auto fits = [](int shift) { return shift >= INT16_MIN && shift <= INT16_MAX; };
-      if (boxes == kHopperWeightBoxes || !fits(box.first_h) || !fits(box.first_w)) return false;
+      if (boxes == kWgradBoxes || !fits(box.first_h) || !fits(box.first_w)) return false;
       int plane = 0;
       while (plane < p.planes && (p.plane[plane][0] != box.plane_h || p.plane[plane][1] != box.plane_w)) ++plane;
-      if (plane == kHopperWeightPlanes) return false;
+      if (plane == kWgradPlanes) return false;
       if (plane == p.planes) {
         p.plane[p.planes++] = {static_cast<int16_t>(box.plane_h), static_cast<int16_t>(box.plane_w)};
       }
@@ -232,18 +231,18 @@ bool WeightCopiesCandidates::fill_boxes(HopperWeightCopies& p, const Arrangement
   return true;
 }
 
-double WeightCopiesCandidates::copy_cycles(const HopperWeightCopies& p, int y_boxes) const {
+double WeightCopiesCandidates::copy_cycles(const WgradTma& p, int y_boxes) const {
   // Cycles of a row of 128 bytes from L2; a row that the tensor has only in part is filled with zeros.
   constexpr double kRowBytesPerCycle = 76, kPartialRow = 4;
   const auto row = [&](const Tensor4& tensor) {
-    const bool is_whole = tensor.size[1] * element_size(problem_.dtype) >= kHopperRowBytes;
-    return is_whole ? kHopperRowBytes / kRowBytesPerCycle : kPartialRow;
+    const bool is_whole = tensor.size[1] * element_size(problem_.dtype) >= kSm90RowBytes;
+    return is_whole ? kSm90RowBytes / kRowBytesPerCycle : kPartialRow;
   };
-  const double x_rows = p.x_boxes * p.x_box_bytes / kHopperRowBytes;
+  const double x_rows = p.x_boxes * p.x_box_bytes / kSm90RowBytes;
   return x_rows * row(problem_.x) + y_rows(p, y_boxes) * row(problem_.y);
 }
 
-double WeightCopiesCandidates::estimate_ms(const HopperWeightCopies& p, double stage) const {
+double WeightCopiesCandidates::estimate_ms(const WgradTma& p, double stage) const {
   const double waves = ceil_div(p.items, device_.multiprocessors);
   const double cycles = waves * (p.steps_per_split * stage + kBlockCycles);
   const double read = planes_[0].size() * planes_[1].size(), planes = int64_t{axis_[0].stride} * axis_[1].stride;
@@ -251,7 +250,7 @@ double WeightCopiesCandidates::estimate_ms(const HopperWeightCopies& p, double s
   return weight_ms(device_, cycles, problem_.bytes() - unread, workspace_bytes(p));
 }
 
-double WeightCopiesCandidates::least_ms(const HopperWeightCopies& p, double stage) const {
+double WeightCopiesCandidates::least_ms(const WgradTma& p, double stage) const {
   return 1e3 * block_tiles(p) * p.steps * stage / device_.multiprocessors / kClock;
 }
 

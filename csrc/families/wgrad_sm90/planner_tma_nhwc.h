@@ -54,18 +54,18 @@ Problem first_images(Problem problem, int64_t count);
 std::string weight_copies_refusal(const Problem& problem, const Device& device);
 
 // Places the rewritten operands behind `sums` bytes of the workspace; returns the bytes of all.
-int64_t place_slices(HopperWeightCopies& plan, const WeightSlices& slices, int64_t sums);
-std::string describe_slices(const HopperWeightCopies& plan);
-std::string describe_pixels(const HopperWeightCopies& plan);
+int64_t place_slices(WgradTma& plan, const WeightSlices& slices, int64_t sums);
+std::string describe_slices(const WgradTma& plan);
+std::string describe_pixels(const WgradTma& plan);
 
 class WeightCopiesCandidates {
  public:
-  int64_t workspace_bytes(const HopperWeightCopies& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
+  int64_t workspace_bytes(const WgradTma& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
 
   // Visits the tiles of `least` to `most` pixels, from the innermost axis on, for each innermost axis.
   template <class Visit>
   void for_pixel_tiles(int least, int most, Visit visit) const {
-    for (const HopperInner inner : {HopperInner::kWidth, HopperInner::kHeight, HopperInner::kBatch}) {
+    for (const Sm90Inner inner : {Sm90Inner::kWidth, Sm90Inner::kHeight, Sm90Inner::kBatch}) {
       const std::array<int64_t, 3> size = in_order<int64_t>(inner, problem_.axis[0].input, problem_.axis[1].input,
                                                             problem_.batch);
       bool any = false;
@@ -87,47 +87,44 @@ class WeightCopiesCandidates {
   WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices);
 
   template <class T>
-  static std::array<T, 3> in_order(HopperInner inner, T h, T w, T n) {
-    if (inner == HopperInner::kHeight) return {h, w, n};
-    if (inner == HopperInner::kBatch) return {n, w, h};
+  static std::array<T, 3> in_order(Sm90Inner inner, T h, T w, T n) {
+    if (inner == Sm90Inner::kHeight) return {h, w, n};
+    if (inner == Sm90Inner::kBatch) return {n, w, h};
     return {w, h, n};
   }
   // Row of a box that many pixels along each axis, from the innermost on, behind the first.
-  static int box_row(const HopperWeightCopies& p, const std::array<int, 3>& at) {
+  static int box_row(const WgradTma& p, const std::array<int, 3>& at) {
     return at[0] + p.halo[0] * (at[1] + p.halo[1] * at[2]);
   }
   // Row of a box where the tile's i-th pixel lies.
-  static int row_of_pixel(const HopperWeightCopies& p, int i) {
+  static int row_of_pixel(const WgradTma& p, int i) {
     const int line = i / p.pixels[0];
     return box_row(p, {i % p.pixels[0], line % p.pixels[1], line / p.pixels[1]});
   }
   // In the boxes of a group, each of plan.box_chunks chunks, the row where a tap finds the tile's first pixel.
-  int row_of_tap(const HopperWeightCopies& p, const TapGroup& group, const TapColumn& column) const;
+  int row_of_tap(const WgradTma& p, const TapGroup& group, const TapColumn& column) const;
 
   // Adds a group with the boxes that its runs read.
   void add_group(Arrangement& all, std::vector<TapRun> runs) const;
   // Tiles and halos. False: too many.
-  bool choose_pixels(HopperWeightCopies& p, HopperInner inner, const std::array<int, 3>& pixels,
-                     const Arrangement& all) const;
+  bool choose_pixels(WgradTma& p, Sm90Inner inner, const std::array<int, 3>& pixels, const Arrangement& all) const;
   // The ring of stages with p.x_boxes boxes of the input, each of `parts` parts, and y_boxes of grad_output. False: too
   // large.
-  bool choose_memory(HopperWeightCopies& p, int parts, int y_boxes) const;
+  bool choose_memory(WgradTma& p, int parts, int y_boxes) const;
   // Blocks of tiles of channels, and the padded sums.
-  void choose_blocks(HopperWeightCopies& p, int chunk) const;
+  void choose_blocks(WgradTma& p, int chunk) const;
   // scattered: results without splits would leave as single elements.
-  bool choose_splits(HopperWeightCopies& p, double stage, bool scattered) const;
+  bool choose_splits(WgradTma& p, double stage, bool scattered) const;
   // The plan's tables of planes and boxes. False: they do not hold so many, or so far ones.
-  bool fill_boxes(HopperWeightCopies& p, const Arrangement& all) const;
+  bool fill_boxes(WgradTma& p, const Arrangement& all) const;
 
   // Rows of 128 bytes that TMA writes for a stage, and its cycles.
-  static double y_rows(const HopperWeightCopies& p, int boxes) {
-    return 1.0 * boxes * p.halo[0] * p.halo[1] * p.halo[2];
-  }
-  double copy_cycles(const HopperWeightCopies& p, int y_boxes) const;
-  double estimate_ms(const HopperWeightCopies& p, double stage) const;
+  static double y_rows(const WgradTma& p, int boxes) { return 1.0 * boxes * p.halo[0] * p.halo[1] * p.halo[2]; }
+  double copy_cycles(const WgradTma& p, int y_boxes) const;
+  double estimate_ms(const WgradTma& p, double stage) const;
   // With all multiprocessors busy to the end.
-  double least_ms(const HopperWeightCopies& p, double stage) const;
-  int64_t partial_bytes(const HopperWeightCopies& p) const {
+  double least_ms(const WgradTma& p, double stage) const;
+  int64_t partial_bytes(const WgradTma& p) const {
     return 4 * problem_.groups * axis_[0].kernel * axis_[1].kernel * p.padded_m * p.padded_n;
   }
 
@@ -140,7 +137,7 @@ class WeightCopiesCandidates {
 
  private:
   // Of channels and taps.
-  static int64_t block_tiles(const HopperWeightCopies& p) {
+  static int64_t block_tiles(const WgradTma& p) {
     return int64_t{p.tap_groups} * p.blocks_m * p.blocks_n * p.blocks_group;
   }
 };
@@ -164,7 +161,7 @@ std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col
     double of_tile_ms = 0;
     candidates.for_arrangements(*tile, plan, [&](const Arrangement& all) {
       candidates.for_pixel_tiles(
-          Candidates::kLeastPixels, Candidates::kMostPixels, [&](HopperInner inner, const std::array<int, 3>& pixels) {
+          Candidates::kLeastPixels, Candidates::kMostPixels, [&](Sm90Inner inner, const std::array<int, 3>& pixels) {
             const std::optional<double> ms = candidates.plan(plan, all, inner, pixels, of_tile ? of_tile_ms : 0);
             if (!ms || (of_tile && *ms >= of_tile_ms) || !candidates.fill(plan, all)) return;
             of_tile = plan;

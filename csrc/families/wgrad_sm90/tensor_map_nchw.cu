@@ -36,7 +36,7 @@ bool encode_lines(const Problem& problem, const void* base, const std::array<Dim
 
 }  // namespace
 
-bool encode_lines_maps(const Problem& problem, const HopperWeightLinesPlan& plan, const void* x, const void* y,
+bool encode_lines_maps(const Problem& problem, const WgradRsNchwPlan& plan, const void* x, const void* y,
                        CUtensorMap* x_map, CUtensorMap* y_map) {
   const auto size = static_cast<int64_t>(element_size(problem.dtype));
   const auto axis_of = [&](const Tensor4& tensor, int axis, int step, int box) {

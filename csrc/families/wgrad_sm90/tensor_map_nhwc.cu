@@ -7,7 +7,7 @@ namespace {
 
 // Maps every step[a]-th pixel from start[a] on (height, width) of a tensor, in boxes of 128 bytes of channels of
 // `box_pixels`.
-bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4& tensor, const HopperWeightCopies& plan,
+bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4& tensor, const WgradTma& plan,
                   const std::array<int, 3>& box_pixels, const int64_t (&start)[2], const int64_t (&step)[2],
                   const void* base, CUtensorMap* map) {
   const int64_t size = element_size(problem.dtype);
@@ -19,11 +19,11 @@ bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4&
   };
   const Dimension n{tensor.size[0], tensor.stride[0]}, h = pixels(0), w = pixels(1);
   const Dimension by_height[3] = {h, w, n}, by_batch[3] = {n, w, h}, by_width[3] = {w, h, n};
-  const Dimension* axes = plan.inner == HopperInner::kHeight  ? by_height
-                          : plan.inner == HopperInner::kBatch ? by_batch
-                                                              : by_width;
+  const Dimension* axes = plan.inner == Sm90Inner::kHeight  ? by_height
+                          : plan.inner == Sm90Inner::kBatch ? by_batch
+                                                            : by_width;
   cuuint64_t sizes[4] = {static_cast<cuuint64_t>(tensor.size[1])}, strides[3];
-  cuuint32_t box[4] = {static_cast<cuuint32_t>(kHopperRowBytes / size)};
+  cuuint32_t box[4] = {static_cast<cuuint32_t>(kSm90RowBytes / size)};
   for (int a = 0; a < 3; ++a) {
     sizes[a + 1] = static_cast<cuuint64_t>(axes[a].size);
     // An axis of one pixel may have any stride, also one that TMA refuses.
@@ -43,8 +43,8 @@ bool encode_plane(TensorMapEncode encode, const Problem& problem, const Tensor4&
 
 }  // namespace
 
-bool encode_weight_maps(const Problem& problem, const HopperWeightCopies& plan, const void* x, const void* y,
-                        CUtensorMap* x_map, CUtensorMap* y_maps) {
+bool encode_weight_maps(const Problem& problem, const WgradTma& plan, const void* x, const void* y, CUtensorMap* x_map,
+                        CUtensorMap* y_maps) {
   const TensorMapEncode encode = tensor_map_encode();
   if (encode == nullptr) return false;
   if (!encode_plane(encode, problem, problem.x, plan, plan.pixels, {0, 0}, {1, 1}, x, x_map)) return false;

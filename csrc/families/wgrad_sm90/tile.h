@@ -3,10 +3,10 @@
 
 namespace deconv {
 
-inline constexpr int kHopperWeightTileM = 64;  // output channels of a warpgroup
+inline constexpr int kWgradTileM = 64;  // output channels of a warpgroup
 
 // Warpgroups that multiply, taps that each accumulates, input channels (wgmma's N).
-struct HopperWeightTile {
+struct WgradTile {
   int warpgroups, taps, n;
 };
 

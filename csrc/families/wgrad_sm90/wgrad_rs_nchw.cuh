@@ -21,10 +21,10 @@
 #include "device/wgmma_sm90.cuh"
 #include "families/wgrad_sm90/plan_rs_nchw.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-struct WeightLinesParams {
+struct WgradRsNchwParams {
   CUtensorMap x_map;  // (width, channel, height, image)
   CUtensorMap y_map;  // (element, every channel_kinds-th channel, image)
   T* result;  // written by lowerings/split_k_reduce.cuh
@@ -34,11 +34,11 @@ struct WeightLinesParams {
   int y_c, y_h;  // strides of grad_output
   int width, out_height, out_width, stride_h, stride_w, padding_w, dilation_w;
   Divisor tiles_w, runs;
-  HopperWeightLinesPlan plan;
+  WgradRsNchwPlan plan;
 };
 
 template <class T, int kWarpgroups_, int kTaps_, int kN_, int kParts_>
-struct WeightLinesConfig {
+struct WgradRsNchwConfig {
   using Element = T;
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kTaps = kTaps_;
@@ -52,19 +52,19 @@ struct WeightLinesConfig {
 };
 
 template <class Config>
-class WeightLinesBlock {
+class WgradRsNchwBlock {
   using T = typename Config::Element;
-  using Params = WeightLinesParams<T>;
+  using Params = WgradRsNchwParams<T>;
   static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts, kSize = sizeof(T);
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
   static constexpr int kSplitWarps = 2;  // warps that write the input's low parts
-  static constexpr int kProducts = kHopperRowBytes / 32;  // instructions of a tile, 32 bytes of pixels each
+  static constexpr int kProducts = kSm90RowBytes / 32;  // instructions of a tile, 32 bytes of pixels each
   static constexpr int kPixels = 32 / kSize;
   static constexpr int kUnit = 16 / kSize;  // elements
-  using Product = MmaFromRegisters<T, kN, false>;
+  using Product = WgmmaRs<T, kN, false>;
 
  public:
-  __device__ __forceinline__ WeightLinesBlock(const Params& params, unsigned char* shared)
+  __device__ __forceinline__ WgradRsNchwBlock(const Params& params, unsigned char* shared)
       : p(params), plan(params.plan), shared_(shared_address(shared)) {
     unsigned index = blockIdx.x;
     const auto take = [&](unsigned count) {
@@ -78,7 +78,7 @@ class WeightLinesBlock {
     m_ = take(plan.blocks_m) * plan.block_m;
     group_ = take(p.groups);
     split_ = static_cast<int>(index);
-    const HopperLinesGroup group = plan.groups[row_group_];
+    const RsNchwGroup group = plan.groups[row_group_];
     first_row_ = group.first * p.stride_h + group.plane;
     const uint32_t barriers = shared_ + plan.barriers_at;
     ring_ = {barriers, barriers + 8 * plan.stages, plan.stages};
@@ -205,13 +205,13 @@ class WeightLinesBlock {
   // high part. Only NaN is rewritten: truncated, it might become Inf.
   __device__ __forceinline__ void split_input(int warp, int lane) const {
     Ring ring = ring_;
-    const uint32_t bytes = plan.block_rows * plan.block_m * kHopperRowBytes;
+    const uint32_t bytes = plan.block_rows * plan.block_m * kSm90RowBytes;
     for (Tile tile = first_tile(); tile.left > 0; next(tile)) {
       const uint32_t stage = shared_ + ring.slot * plan.stage_bytes;
       ring.wait_full();
 #pragma unroll 4
       for (uint32_t at = 16 * (32 * warp + lane); at < bytes; at += 16 * 32 * kSplitWarps) {
-        const uint4 v = load_shared_vector(stage + at);
+        const uint4 v = load_shared_16(stage + at);
         const SplitFloat x = split_float(v.x), y = split_float(v.y), z = split_float(v.z), w = split_float(v.w);
         store_shared(stage + bytes + at, make_uint4(x.low, y.low, z.low, w.low));
         const bool whole = x.high == v.x && y.high == v.y && z.high == v.z && w.high == v.w;
@@ -259,7 +259,7 @@ class WeightLinesBlock {
     const int fold_warps = 4 / plan.fold;
     const int tile_n = warpgroup % plan.spread;
     const int tap = warpgroup / plan.spread * kTaps * plan.fold + warp / fold_warps;  // of the block
-    const int channel = tile_n * kHopperWeightTileM + 16 * (warp % fold_warps) + lane / 4;
+    const int channel = tile_n * kWgradTileM + 16 * (warp % fold_warps) + lane / 4;
     const int pixel = lane % 4 * (4 / kSize);
     // The kind of each of this lane's two channels, and where its line begins in a stage.
     const int of_kind = plan.y_channels / plan.channel_kinds;
@@ -278,7 +278,7 @@ class WeightLinesBlock {
     for (int t = 0; t < kTaps; ++t) {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[t][i] = 0;
-      mma_pin(acc[t]);
+      wgmma_pin(acc[t]);
     }
     const bool idle = warpgroup / plan.spread * kTaps * plan.fold >= min(plan.block_taps, p.kernel_w - first_tap_);
     const int last_column = (plan.columns - 1) * p.stride_w + (plan.block_taps - 1) * p.dilation_w;
@@ -340,18 +340,18 @@ class WeightLinesBlock {
           }
 #pragma unroll
           for (int t = 0; t < kTaps; ++t) take(a[k % 2][t], t, k);
-          mma_fence();
+          wgmma_fence();
 #pragma unroll
           for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % 2][t], b + (k * 32 >> 4), 1);
-          mma_commit();
-          mma_wait<1>();
+          wgmma_commit();
+          wgmma_wait<1>();
           if (k == 0 && before >= 0 && lane == 0) ring.release(before);
         }
         before = ring.slot;
       } else {
         // tf32x3. Tensor cores truncate their running sum, so each stage starts from zero and is added in float32. Inf
         // and NaN come from the product of the high parts alone, where the operands are whole.
-        const uint64_t low_part = plan.block_rows * plan.block_m * kHopperRowBytes >> 4;
+        const uint64_t low_part = plan.block_rows * plan.block_m * kSm90RowBytes >> 4;
         barrier_wait(split_done_ + 8 * ring.slot, ring.parity);
 #pragma unroll
         for (int t = 0; t < kTaps; ++t) {
@@ -374,16 +374,16 @@ class WeightLinesBlock {
               a_low[k % 2][i] = value.low;
             }
             const uint64_t operand_b = of_row + (k * 32 >> 4);
-            mma_fence();
+            wgmma_fence();
             Product::issue(low, a_high[k % 2], operand_b + low_part, k > 0);
             Product::issue(low, a_low[k % 2], operand_b, 1);
             Product::issue(high, a_high[k % 2], operand_b, k > 0);
-            mma_commit();
-            mma_wait<1>();
+            wgmma_commit();
+            wgmma_wait<1>();
           }
-          mma_wait<0>();
-          mma_pin(low);
-          mma_pin(high);
+          wgmma_wait<0>();
+          wgmma_pin(low);
+          wgmma_pin(high);
 #pragma unroll
           for (int i = 0; i < kN / 2; ++i) acc[t][i] += (is_finite(low[i]) ? low[i] : 0.0f) + high[i];
         }
@@ -391,10 +391,10 @@ class WeightLinesBlock {
       }
       ring.advance();
     }
-    mma_wait<0>();
+    wgmma_wait<0>();
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
-      mma_pin(acc[t]);
+      wgmma_pin(acc[t]);
       const int kw = first_tap_ + tap + t * plan.fold;
       if (tap + t * plan.fold < plan.block_taps && kw < p.kernel_w) store(acc[t], kw, channel, lane);
     }
@@ -432,7 +432,7 @@ class WeightLinesBlock {
   }
 
   const Params& p;
-  const HopperWeightLinesPlan& plan;
+  const WgradRsNchwPlan& plan;
   uint32_t shared_, split_done_;  // split_done_: barriers of stages, passed once low parts are written
   Ring ring_;
   int first_tap_, row_group_, n_, m_, group_, split_;
@@ -441,11 +441,11 @@ class WeightLinesBlock {
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    weight_lines_kernel(const __grid_constant__ WeightLinesParams<typename Config::Element> params) {
+    wgrad_rs_nchw_kernel(const __grid_constant__ WgradRsNchwParams<typename Config::Element> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  WeightLinesBlock<Config>(params, shared).run();
+  WgradRsNchwBlock<Config>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

@@ -4,7 +4,7 @@
 //
 //   operand A   64 output channels n of a tap, gathered into registers from rows of grad_output; taps differ by warp
 //   operand B   kN input channels m, transposed in shared memory: wgmma takes 32-bit operands there only K-major
-//   K           32 pixels a stage, in an order (turned_pixel) that lets transposing and gathering meet all banks
+//   K           32 pixels a stage, in an order (rs_nhwc_pixel) that lets transposing and gathering meet all banks
 //
 // One thread produces by TMA (load_tma_nhwc.cuh): a row of 128 bytes is 32 channels of a pixel, of the input or a
 // source phase of grad_output. Three warps transpose the input in place, 32 pixels x 32 channels at a time. Two or
@@ -19,12 +19,12 @@
 #include "families/wgrad_sm90/load_tma_nhwc.cuh"
 #include "families/wgrad_sm90/plan_rs_nhwc.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
-using WeightTurnedParams = WeightCopiesParams<float, HopperWeightTurnedPlan>;
+using WgradRsNhwcParams = WeightCopiesParams<float, WgradRsNhwcPlan>;
 
 template <int kWarpgroups_, int kTaps_, int kN_, int kParts_>
-struct WeightTurnedConfig {
+struct WgradRsNhwcConfig {
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kTaps = kTaps_;
   static constexpr int kN = kN_;
@@ -38,20 +38,20 @@ struct WeightTurnedConfig {
 };
 
 // The pixel of a tile that is number 4 * quad + index of the sum.
-__device__ __forceinline__ int turned_pixel(int quad, int index) {
+__device__ __forceinline__ int rs_nhwc_pixel(int quad, int index) {
   return quad / 2 * 8 + (quad + index) % 4 * 2 + quad % 2;
 }
 
 template <class Config>
-class WeightTurnedBlock {
+class WgradRsNhwcBlock {
   static constexpr int kTaps = Config::kTaps, kN = Config::kN, kParts = Config::kParts;
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
-  static constexpr int kProducts = kHopperTurnedPixels / 8;
-  static constexpr int kBlockBytes = kHopperTurnedPixels * kHopperRowBytes;  // a block of 32 pixels x 32 channels
-  using Product = MmaFromRegisters<float, kN, false>;
+  static constexpr int kProducts = kRsNhwcPixels / 8;
+  static constexpr int kBlockBytes = kRsNhwcPixels * kSm90RowBytes;  // a block of 32 pixels x 32 channels
+  using Product = WgmmaRs<float, kN, false>;
 
  public:
-  __device__ __forceinline__ WeightTurnedBlock(const WeightTurnedParams& params, unsigned char* shared)
+  __device__ __forceinline__ WgradRsNhwcBlock(const WgradRsNhwcParams& params, unsigned char* shared)
       : p(params), plan(params.plan), shared_(shared_address(shared)) {
     const uint32_t barriers = shared_ + plan.barriers_at;
     ring_ = {barriers, barriers + 8 * plan.slots, plan.slots};
@@ -63,7 +63,7 @@ class WeightTurnedBlock {
       for (int i = 0; i < plan.slots; ++i) {
         barrier_init(ring_.full + 8 * i, 1);
         barrier_init(ring_.empty + 8 * i, kMultiplyWarps);
-        barrier_init(turned_ + 8 * i, kHopperTurnWarps);
+        barrier_init(turned_ + 8 * i, kSm90TurnWarps);
       }
       barrier_init_fence();
     }
@@ -74,7 +74,7 @@ class WeightTurnedBlock {
       multiply(warp / 4, warp % 4);
     } else {
       leave_registers<Config::kTurnRegisters>();
-      if (warp < kMultiplyWarps + kHopperTurnWarps) {
+      if (warp < kMultiplyWarps + kSm90TurnWarps) {
         turn(warp - kMultiplyWarps);
       } else if (threadIdx.x % 32 == 0) {
         bring();
@@ -92,7 +92,7 @@ class WeightTurnedBlock {
     start_dependents();
   }
 
-  // Transposes the input's blocks; `warp`: which of kHopperTurnWarps.
+  // Transposes the input's blocks; `warp`: which of kSm90TurnWarps.
   __device__ __forceinline__ void turn(int warp) const {
     Ring ring = ring_;
     const int lane = threadIdx.x % 32;
@@ -101,7 +101,7 @@ class WeightTurnedBlock {
         ring.wait_full();
         const uint32_t slot = shared_ + ring.slot * plan.slot_bytes;
 #pragma unroll 1
-        for (int block = warp; block < kN / kHopperTurnedChannels; block += kHopperTurnWarps) {
+        for (int block = warp; block < kN / kRsNhwcChannels; block += kSm90TurnWarps) {
           turn_block(slot + block * kBlockBytes, lane);
         }
         fence_to_async_proxy();
@@ -120,8 +120,8 @@ class WeightTurnedBlock {
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = turned_pixel(quad, j) + 16 * half;
-        v[half][j] = load_shared_vector(block + swizzled(row * kHopperRowBytes + piece * 16));
+        const int row = rs_nhwc_pixel(quad, j) + 16 * half;
+        v[half][j] = load_shared_16(block + swizzled(row * kSm90RowBytes + piece * 16));
       }
     }
     __syncwarp();
@@ -129,7 +129,7 @@ class WeightTurnedBlock {
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t to = block + swizzled((4 * piece + i) * kHopperRowBytes + (quad + 4 * half) * 16);
+        const uint32_t to = block + swizzled((4 * piece + i) * kSm90RowBytes + (quad + 4 * half) * 16);
         const uint4 turned = make_uint4((&v[half][0].x)[i], (&v[half][1].x)[i], (&v[half][2].x)[i], (&v[half][3].x)[i]);
         if constexpr (kParts == 1) {
           store_shared(to, turned);
@@ -137,7 +137,7 @@ class WeightTurnedBlock {
           const SplitFloat x = split_float(turned.x), y = split_float(turned.y), z = split_float(turned.z),
                            w = split_float(turned.w);
           store_shared(to, make_uint4(x.high, y.high, z.high, w.high));
-          store_shared(to + kN / kHopperTurnedChannels * kBlockBytes, make_uint4(x.low, y.low, z.low, w.low));
+          store_shared(to + kN / kRsNhwcChannels * kBlockBytes, make_uint4(x.low, y.low, z.low, w.low));
         }
       }
     }
@@ -161,14 +161,14 @@ class WeightTurnedBlock {
     const int of_octet = row + plan.octet_row[k];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int of_pixel = of_octet + turned_pixel(2 * (k % 2) + i, lane % 4) % 8;
-      const uint32_t at = y + of_pixel * kHopperRowBytes + ((place.piece ^ (of_pixel & 7)) << 4) + place.word;
+      const int of_pixel = of_octet + rs_nhwc_pixel(2 * (k % 2) + i, lane % 4) % 8;
+      const uint32_t at = y + of_pixel * kSm90RowBytes + ((place.piece ^ (of_pixel & 7)) << 4) + place.word;
       a[2 * i] = load_shared(at);
       a[2 * i + 1] = load_shared(at ^ 32);  // 8 channels on
     }
   }
   __device__ __forceinline__ uint64_t operand_b(int slot, int k) const {
-    return tile_descriptor(shared_ + slot * plan.slot_bytes + k * 32, 8 * kHopperRowBytes);
+    return tile_descriptor(shared_ + slot * plan.slot_bytes + k * 32, 8 * kSm90RowBytes);
   }
 
   __device__ __forceinline__ void multiply_item(const WeightItem& item, Ring& ring, int warpgroup, int warp) const {
@@ -179,21 +179,21 @@ class WeightTurnedBlock {
                                    (plan.spread ? 0 : warpgroup * kTaps * plan.tap_fold);
     if (plan.taps[first_of_warpgroup].tap < 0) return pass(item, ring, lane);
     const int first = first_of_warpgroup + warp / tap_warps;
-    const int channel = (plan.spread ? kHopperWeightTileM * warpgroup : 0) + 16 * (warp % tap_warps);
-    const int chunk = channel / kHopperTurnedChannels, of_chunk = channel % kHopperTurnedChannels + lane / 4;
+    const int channel = (plan.spread ? kWgradTileM * warpgroup : 0) + 16 * (warp % tap_warps);
+    const int chunk = channel / kRsNhwcChannels, of_chunk = channel % kRsNhwcChannels + lane / 4;
     Place place;
     place.piece = of_chunk / 4;
     place.word = of_chunk % 4 * 4;
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
-      place.row[t] = plan.taps[first + t * plan.tap_fold].row + chunk * (plan.y_box_bytes / kHopperRowBytes);
+      place.row[t] = plan.taps[first + t * plan.tap_fold].row + chunk * (plan.y_box_bytes / kSm90RowBytes);
     }
     float acc[kTaps][kN / 2];
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[t][i] = 0;
-      mma_pin(acc[t]);
+      wgmma_pin(acc[t]);
     }
     if constexpr (kParts == 1) {
       add(acc, item, ring, place, lane);
@@ -201,7 +201,7 @@ class WeightTurnedBlock {
       add_split(acc, item, ring, place, lane);
     }
 #pragma unroll
-    for (int t = 0; t < kTaps; ++t) mma_pin(acc[t]);
+    for (int t = 0; t < kTaps; ++t) wgmma_pin(acc[t]);
     store(acc, item, channel + lane / 4, first, lane);
   }
 
@@ -234,17 +234,17 @@ class WeightTurnedBlock {
       for (int k = 0; k < kProducts; ++k) {
 #pragma unroll
         for (int t = 0; t < kTaps; ++t) gather(a[k % kSets][t], y, place.row[t], place, k, lane);
-        mma_fence();
+        wgmma_fence();
 #pragma unroll
         for (int t = 0; t < kTaps; ++t) Product::issue(acc[t], a[k % kSets][t], operand_b(ring.slot, k), 1);
-        mma_commit();
-        mma_wait<kSets - 1>();  // earlier instructions are done, their operands free
+        wgmma_commit();
+        wgmma_wait<kSets - 1>();  // earlier instructions are done, their operands free
         if (k == 0 && step > 0 && lane == 0) ring.release(before);
       }
       before = ring.slot;
       ring.advance();
     }
-    mma_wait<0>();
+    wgmma_wait<0>();
     if (lane == 0) ring.release(before);
   }
 
@@ -252,7 +252,7 @@ class WeightTurnedBlock {
   // Inf and NaN come from the product of the high parts alone, where the operands are whole.
   __device__ __forceinline__ void add_split(float (&total)[kTaps][kN / 2], const WeightItem& item, Ring& ring,
                                             const Place& place, int lane) const {
-    constexpr uint64_t kLow = kN / kHopperTurnedChannels * kBlockBytes >> 4;
+    constexpr uint64_t kLow = kN / kRsNhwcChannels * kBlockBytes >> 4;
     float low[kN / 2], high[kN / 2];
 #pragma unroll 1
     for (int step = 0; step < item.steps; ++step) {
@@ -272,16 +272,16 @@ class WeightTurnedBlock {
             a_low[k % 2][i] = value.low;
           }
           const uint64_t b = operand_b(ring.slot, k);
-          mma_fence();
+          wgmma_fence();
           Product::issue(low, a_high[k % 2], b + kLow, k > 0);
           Product::issue(low, a_low[k % 2], b, 1);
           Product::issue(high, a_high[k % 2], b, k > 0);
-          mma_commit();
-          mma_wait<1>();
+          wgmma_commit();
+          wgmma_wait<1>();
         }
-        mma_wait<0>();
-        mma_pin(low);
-        mma_pin(high);
+        wgmma_wait<0>();
+        wgmma_pin(low);
+        wgmma_pin(high);
 #pragma unroll
         for (int i = 0; i < kN / 2; ++i) total[t][i] += (is_finite(low[i]) ? low[i] : 0.0f) + high[i];
       }
@@ -319,19 +319,19 @@ class WeightTurnedBlock {
     }
   }
 
-  const WeightTurnedParams& p;
-  const HopperWeightTurnedPlan& plan;
+  const WgradRsNhwcParams& p;
+  const WgradRsNhwcPlan& plan;
   uint32_t shared_, turned_;  // turned_: barriers of stages, passed once the input is transposed
   Ring ring_;
 };
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    weight_turned_kernel(const __grid_constant__ WeightTurnedParams params) {
+    wgrad_rs_nhwc_kernel(const __grid_constant__ WgradRsNhwcParams params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  WeightTurnedBlock<Config>(params, shared).run();
+  WgradRsNhwcBlock<Config>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

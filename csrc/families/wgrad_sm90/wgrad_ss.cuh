@@ -18,10 +18,10 @@
 #include "families/wgrad_sm90/load_tma_nhwc.cuh"
 #include "families/wgrad_sm90/plan_ss.h"
 
-namespace deconv::hopper {
+namespace deconv::sm90 {
 
 template <class T>
-using WeightTensorParams = WeightCopiesParams<T, HopperWeightTensorPlan>;
+using WeightTensorParams = WeightCopiesParams<T, WgradSsPlan>;
 
 template <class T, int kWarpgroups_, int kFirst_, int kSecond_>
 struct WeightTensorConfig {
@@ -36,7 +36,7 @@ class WeightTensorBlock {
   using T = typename Config::Element;
   static constexpr int kFirst = Config::kFirst, kSecond = Config::kSecond, kRuns = kSecond > 0 ? 2 : 1;
   static constexpr int kMultiplyWarps = 4 * Config::kWarpgroups;
-  static constexpr int kAtOnce = kHopperWeightAtOnce;
+  static constexpr int kAtOnce = kWgradAtOnce;
   static constexpr int kSecondCount = kSecond > 0 ? 32 * kSecond : 1;
 
  public:
@@ -81,9 +81,9 @@ class WeightTensorBlock {
     return static_cast<uint64_t>(high) << 32 | low;
   }
   // The lower half of a run's descriptor, in the first slot.
-  __device__ __forceinline__ uint32_t operand_b(const HopperWeightRun& run) const {
-    const uint32_t address = shared_ + plan.y_boxes_at + run.row * kHopperRowBytes;
-    return static_cast<uint32_t>(tile_descriptor_mn(address, run.row_step * kHopperRowBytes));
+  __device__ __forceinline__ uint32_t operand_b(const WgradRun& run) const {
+    const uint32_t address = shared_ + plan.y_boxes_at + run.row * kSm90RowBytes;
+    return static_cast<uint32_t>(tile_descriptor_mn(address, run.row_step * kSm90RowBytes));
   }
 
   __device__ __forceinline__ void multiply(int warpgroup, int warp) const {
@@ -95,12 +95,12 @@ class WeightTensorBlock {
 
   __device__ __forceinline__ void multiply_item(const Item& item, Ring& ring, int warpgroup, int warp) const {
     const int lane = threadIdx.x % 32;
-    const bool of_channels = plan.share == HopperWeightShare::kInputChannels;
+    const bool of_channels = plan.share == WgradShare::kInputChannels;
     const int x_box = of_channels ? warpgroup : 0;
-    const HopperWeightRun* runs = &plan.runs[item.tap_group * plan.group_runs + (of_channels ? 0 : warpgroup * kRuns)];
+    const WgradRun* runs = &plan.runs[item.tap_group * plan.group_runs + (of_channels ? 0 : warpgroup * kRuns)];
     const uint64_t descriptor_a = tile_descriptor_mn(shared_ + x_box * plan.x_box_bytes, 0);
     const uint32_t a_high = static_cast<uint32_t>(descriptor_a >> 32);
-    const uint32_t b_high = static_cast<uint32_t>(tile_descriptor_mn(0, 0, plan.octet_step * kHopperRowBytes) >> 32);
+    const uint32_t b_high = static_cast<uint32_t>(tile_descriptor_mn(0, 0, plan.octet_step * kSm90RowBytes) >> 32);
     const uint32_t a_first = static_cast<uint32_t>(descriptor_a);
     const uint32_t b_first = operand_b(runs[0]), b_second = operand_b(runs[kRuns - 1]);
     float first[32 * kFirst], second[kSecondCount];
@@ -108,8 +108,8 @@ class WeightTensorBlock {
     for (int i = 0; i < 32 * kFirst; ++i) first[i] = 0;
 #pragma unroll
     for (int i = 0; i < kSecondCount; ++i) second[i] = 0;
-    mma_pin(first);
-    mma_pin(second);
+    wgmma_pin(first);
+    wgmma_pin(second);
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < item.steps; ++step) {
@@ -117,27 +117,27 @@ class WeightTensorBlock {
       const uint32_t slot = ring.slot * plan.slot_bytes >> 4;
 #pragma unroll 1
       for (int begin = 0; begin < plan.instructions; begin += kAtOnce) {
-        mma_fence();
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int k = begin + i;
-          const uint32_t row = slot + (plan.instruction_row[k] * kHopperRowBytes >> 4);
-          const uint64_t a = join(a_first + slot + (k * 16 * kHopperRowBytes >> 4), a_high);
-          MmaMajorN<T, 64 * kFirst>::issue(first, a, join(b_first + row, b_high), 1);
-          if constexpr (kSecond > 0) MmaMajorN<T, 64 * kSecond>::issue(second, a, join(b_second + row, b_high), 1);
+          const uint32_t row = slot + (plan.instruction_row[k] * kSm90RowBytes >> 4);
+          const uint64_t a = join(a_first + slot + (k * 16 * kSm90RowBytes >> 4), a_high);
+          WgmmaMajorN<T, 64 * kFirst>::issue(first, a, join(b_first + row, b_high), 1);
+          if constexpr (kSecond > 0) WgmmaMajorN<T, 64 * kSecond>::issue(second, a, join(b_second + row, b_high), 1);
         }
-        mma_commit();
-        mma_wait<1>();  // earlier instructions are done, so the slot before is read
+        wgmma_commit();
+        wgmma_wait<1>();  // earlier instructions are done, so the slot before is read
         if (begin == 0 && step > 0 && lane == 0) ring.release(before);
       }
       before = ring.slot;
       ring.advance();
     }
-    mma_wait<0>();
+    wgmma_wait<0>();
     if (lane == 0) ring.release(before);
-    mma_pin(first);
-    mma_pin(second);
-    const int m = x_box * kHopperWeightChannels + 16 * warp + lane / 4;
+    wgmma_pin(first);
+    wgmma_pin(second);
+    const int m = x_box * kWgradChannels + 16 * warp + lane / 4;
     store<kFirst>(first, item, runs[0], m, lane);
     if constexpr (kSecond > 0) store<kSecond>(second, item, runs[1], m, lane);
   }
@@ -171,12 +171,12 @@ class WeightTensorBlock {
   // A lane has columns 2 * (lane % 4) and the next one of every 8, for rows m and m + 8. The four lanes of a row
   // exchange them, so that each stores 16 bytes.
   template <int kBlocks>
-  __device__ __forceinline__ void store(const float (&acc)[32 * kBlocks], const Item& item, const HopperWeightRun& run,
-                                        int m, int lane) const {
+  __device__ __forceinline__ void store(const float (&acc)[32 * kBlocks], const Item& item, const WgradRun& run, int m,
+                                        int lane) const {
 #pragma unroll
     for (int t = 0; t < kBlocks; ++t) {
       if (t >= run.count) break;
-      const int n = (run.chunk + t * run.chunk_step) * kHopperWeightChannels;
+      const int n = (run.chunk + t * run.chunk_step) * kWgradChannels;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Row row = find_row(item, m + 8 * half, run.tap + t * run.tap_step);
@@ -244,18 +244,18 @@ class WeightTensorBlock {
   }
 
   const WeightTensorParams<T>& p;
-  const HopperWeightTensorPlan& plan;
+  const WgradSsPlan& plan;
   uint32_t shared_;
   Ring ring_;
 };
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    weight_tensor_kernel(const __grid_constant__ WeightTensorParams<typename Config::Element> params) {
+    wgrad_ss_kernel(const __grid_constant__ WeightTensorParams<typename Config::Element> params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   WeightTensorBlock<Config>(params, shared).run();
 #endif
 }
 
-}  // namespace deconv::hopper
+}  // namespace deconv::sm90

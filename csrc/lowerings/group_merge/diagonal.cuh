@@ -6,7 +6,7 @@
 #include "core/divisor.h"
 #include "device/primitives.cuh"
 
-namespace deconv::merged {
+namespace deconv::group_merge {
 
 inline constexpr int kDiagonalThreads = 256;
 
@@ -34,4 +34,4 @@ __global__ void __launch_bounds__(kDiagonalThreads) diagonal_kernel(const __grid
   if (element < p.elements) p.result[element] = p.source[at];
 }
 
-}  // namespace deconv::merged
+}  // namespace deconv::group_merge

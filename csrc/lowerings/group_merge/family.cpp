@@ -14,7 +14,7 @@ void plan(Search& search) {
 
 }  // namespace
 
-std::string describe_launch(const MergedPlan& plan) {
+std::string describe_launch(const GroupMergePlan& plan) {
   return plan.inner->tile->launch_description() + "; then each group's own weights by a kernel of its own";
 }
 

@@ -9,7 +9,7 @@ namespace deconv {
 struct Plan;
 
 // The workspace: grad_weight of the merged groups (merged.h), then the inner plan's.
-struct MergedPlan {
+struct GroupMergePlan {
   static constexpr const char* kFamily = "group_merge";
 
   std::shared_ptr<const Plan> inner;  // of merged_problem

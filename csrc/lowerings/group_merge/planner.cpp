@@ -24,7 +24,7 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
   const double least_ms = 1e3 * kMovedOverCopied * problem.bytes() / device.bandwidth + diagonal_ms(bytes);
   if (why.empty() && best_ms < least_ms) why = "another family takes less than its operands' way through memory";
   if (!why.empty()) return refuse(considered, "group_merge family", why);
-  MergedPlan plan;
+  GroupMergePlan plan;
   plan.merge = merged_groups(problem);
   plan.inner = std::make_shared<const Plan>(
       make_plan(merged_problem(problem, plan.merge), device, options.excluding("group_merge")));
@@ -35,7 +35,7 @@ std::optional<Plan> plan_merged(const Problem& problem, const Device& device, co
   return best;
 }
 
-std::string describe(const MergedPlan& plan, DType dtype) {
+std::string describe(const GroupMergePlan& plan, DType dtype) {
   return std::to_string(plan.merge) + " groups together, " + describe(*plan.inner, dtype);
 }
 

@@ -15,7 +15,7 @@ namespace deconv {
 std::optional<Plan> plan_merged(const Problem& problem, const Device& device, const PlannerOptions& options,
                                 double best_ms, std::vector<Candidate>* considered);
 
-std::string describe(const MergedPlan& plan, DType dtype);
-std::string describe_launch(const MergedPlan& plan);
+std::string describe(const GroupMergePlan& plan, DType dtype);
+std::string describe_launch(const GroupMergePlan& plan);
 
 }  // namespace deconv

@@ -6,12 +6,12 @@
 #include "core/divisor.h"
 #include "device/primitives.cuh"
 
-namespace deconv::subpixel {
+namespace deconv::sub_pixel {
 
 inline constexpr int kBlocksThreads = 256;
 inline constexpr int kPieceBytes = 16;  // of a block, that a thread moves
 // Where narrow accesses store to the plain tensor, a warp takes two pieces of 16 blocks: whole sectors on either side.
-inline constexpr int kLogTurnedPieces = 1, kLogTurnedBlocks = 4, kTurnedBlocks = 1 << kLogTurnedBlocks;
+inline constexpr int kLogTransposedPieces = 1, kLogTransposedBlocks = 4, kTransposedBlocks = 1 << kLogTransposedBlocks;
 
 template <int kBytes>
 struct UnitOf;
@@ -104,4 +104,4 @@ __global__ void __launch_bounds__(kBlocksThreads) blocks_kernel(const __grid_con
   }
 }
 
-}  // namespace deconv::subpixel
+}  // namespace deconv::sub_pixel

@@ -1,5 +1,5 @@
 // Launcher of sub_pixel: operands to blocks, the inner plan, the result back. Skips what is in blocks already.
-// instances: launch_subpixel(SubpixelPlan)
+// instances: launch_sub_pixel(SubPixelPlan)
 #include "families/launch.h"
 #include "launch/kernel_launch.cuh"
 #include "lowerings/sub_pixel/blocks.cuh"
@@ -9,7 +9,7 @@
 namespace deconv {
 namespace {
 
-using subpixel::BlocksParams;
+using sub_pixel::BlocksParams;
 
 template <int kUnitBytes, bool kToBlocks>
 cudaError_t launch_units(const Blocks& blocks, int64_t element, const void* source, void* result, cudaStream_t stream,
@@ -36,20 +36,20 @@ cudaError_t launch_units(const Blocks& blocks, int64_t element, const void* sour
   p.channels_fastest = blocks.channels_fastest && !is_line;
   p.fastest = divide_by(p.channels_fastest ? channels : p.width);
   p.middle = divide_by(p.channels_fastest ? p.width : p.height);
-  p.pieces = static_cast<int>(blocks.pitch * element / subpixel::kPieceBytes);
+  p.pieces = static_cast<int>(blocks.pitch * element / sub_pixel::kPieceBytes);
   p.across = static_cast<int>(blocks.across);
-  const bool turns = !kToBlocks && kUnitBytes < subpixel::kPieceBytes && p.across >= subpixel::kTurnedBlocks &&
-                     p.pieces >= subpixel::kTurnedBlocks;
-  p.log_together = turns ? subpixel::kLogTurnedPieces : 0;
-  p.log_blocks = turns ? subpixel::kLogTurnedBlocks : 0;
+  const bool turns = !kToBlocks && kUnitBytes < sub_pixel::kPieceBytes && p.across >= sub_pixel::kTransposedBlocks &&
+                     p.pieces >= sub_pixel::kTransposedBlocks;
+  p.log_together = turns ? sub_pixel::kLogTransposedPieces : 0;
+  p.log_blocks = turns ? sub_pixel::kLogTransposedBlocks : 0;
   const int64_t piece_groups = ceil_div(p.pieces, 1 << p.log_together);
   const int64_t block_groups = ceil_div(p.across, 1 << p.log_blocks);
   p.piece_groups = divide_by(piece_groups);
   p.block_groups = divide_by(block_groups);
   p.down = divide_by(blocks.down);
   p.threads = (plain.size[0] * blocks.down * block_groups * piece_groups) << (p.log_together + p.log_blocks);
-  const int64_t grid = ceil_div(p.threads, subpixel::kBlocksThreads);
-  return launch_kernel(subpixel::blocks_kernel<kUnitBytes, kToBlocks>, grid, subpixel::kBlocksThreads, 0, stream, p,
+  const int64_t grid = ceil_div(p.threads, sub_pixel::kBlocksThreads);
+  return launch_kernel(sub_pixel::blocks_kernel<kUnitBytes, kToBlocks>, grid, sub_pixel::kBlocksThreads, 0, stream, p,
                        start);
 }
 
@@ -57,7 +57,7 @@ template <bool kToBlocks>
 cudaError_t launch_blocks(const Blocks& blocks, DType dtype, const void* source, void* result, cudaStream_t stream,
                           Start start) {
   const int64_t element = element_size(dtype);
-  int64_t unit = subpixel_unit(blocks, element);
+  int64_t unit = sub_pixel_unit(blocks, element);
   while (unit > element && !is_aligned(kToBlocks ? source : result, unit)) unit /= 2;
   switch (unit) {
     case 16: return launch_units<16, kToBlocks>(blocks, element, source, result, stream, start);
@@ -69,8 +69,8 @@ cudaError_t launch_blocks(const Blocks& blocks, DType dtype, const void* source,
 
 }  // namespace
 
-cudaError_t launch_subpixel(const Problem& problem, const SubpixelPlan& plan, const Operands& operands,
-                            cudaStream_t stream) {
+cudaError_t launch_sub_pixel(const Problem& problem, const SubPixelPlan& plan, const Operands& operands,
+                             cudaStream_t stream) {
   auto* const workspace = static_cast<unsigned char*>(operands.workspace);
   void *const output = workspace + plan.output_at, *const weight = workspace + plan.weight_at;
   Operands inner = operands;
@@ -84,21 +84,22 @@ cudaError_t launch_subpixel(const Problem& problem, const SubpixelPlan& plan, co
     start = Start::kEarly;
   };
   if (problem.direction != Direction::kForward) {
-    to_blocks(subpixel_output(problem), plan.output_in_place, inner.y, output);
+    to_blocks(sub_pixel_output(problem), plan.output_in_place, inner.y, output);
   }
   if (problem.direction != Direction::kGradWeight) {
-    to_blocks(subpixel_weight(problem), plan.weight_in_place || plan.stores_plain, inner.w, weight);
+    to_blocks(sub_pixel_weight(problem), plan.weight_in_place || plan.stores_plain, inner.w, weight);
   }
   if (operands.bias && !plan.stores_plain)
-    to_blocks(subpixel_bias(problem), false, inner.bias, workspace + plan.bias_at);
+    to_blocks(sub_pixel_bias(problem), false, inner.bias, workspace + plan.bias_at);
   const bool in_place = problem.direction == Direction::kForward      ? plan.output_in_place
                         : problem.direction == Direction::kGradWeight ? plan.weight_in_place
                                                                       : true;
   if (!in_place && !plan.stores_plain) inner.result = problem.direction == Direction::kForward ? output : weight;
-  const Problem seen = plan.stores_plain ? subpixel_stored_problem(problem) : subpixel_problem(problem);
+  const Problem seen = plan.stores_plain ? sub_pixel_stored_problem(problem) : sub_pixel_problem(problem);
   if (error == cudaSuccess) error = launch(seen, *plan.inner, inner, stream);
   if (error != cudaSuccess || in_place || plan.stores_plain) return error;
-  const Blocks blocks = problem.direction == Direction::kForward ? subpixel_output(problem) : subpixel_weight(problem);
+  const Blocks blocks = problem.direction == Direction::kForward ? sub_pixel_output(problem)
+                                                                 : sub_pixel_weight(problem);
   return launch_blocks<false>(blocks, problem.dtype, inner.result, operands.result, stream, Start::kAfter);
 }
 

@@ -15,8 +15,8 @@ constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1e-3, kBackMs = 5e-3;
 double blocks_ms(const Blocks& blocks, DType dtype) {
   constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
   const int64_t element = element_size(dtype);
-  const int unit = subpixel_unit(blocks, element);
-  const double apart = unit == kSubpixelAlignment ? 1 : std::max<double>(1, kAlone * element / unit);
+  const int unit = sub_pixel_unit(blocks, element);
+  const double apart = unit == kSubPixelAlignment ? 1 : std::max<double>(1, kAlone * element / unit);
   return blocks.numel() * element * kMsPerByte * apart;
 }
 // More, of writing back to rows that share sectors with the next: element by element, or more than a cache holds until
@@ -27,41 +27,41 @@ double rows_ms(const Blocks& blocks, DType dtype) {
   const int64_t element = element_size(dtype);
   const std::array<int64_t, 4>& size = blocks.plain.size;
   const bool shared = blocks.plain.stride[3] == 1 && size[3] * element % kSectorBytes != 0;
-  const bool apart = subpixel_unit(blocks, element) == element || blocks.numel() * element > kCached;
+  const bool apart = sub_pixel_unit(blocks, element) == element || blocks.numel() * element > kCached;
   return shared && apart ? size[0] * size[1] * size[2] * kMsPerRow : 0;
 }
 
 // Whether the inner plan may store the output's blocks where they belong.
 bool may_store_plain(const Problem& problem) {
-  return problem.direction == Direction::kForward && !subpixel_output(problem).in_place() && !has_columns(problem) &&
-         subpixel_result_blocks(problem);
+  return problem.direction == Direction::kForward && !sub_pixel_output(problem).in_place() && !has_columns(problem) &&
+         sub_pixel_result_blocks(problem);
 }
 // Whether blocks are worth it for products of several taps.
 bool is_worth_blocks(const Problem& problem) {
-  const ResultBlocks blocks = *subpixel_result_blocks(problem);
-  return problem.out_channels_per_group() < kMostSubpixelChannels ||
-         (blocks.line == 1 && blocks.width >= kLeastSubpixelRow);
+  const ResultBlocks blocks = *sub_pixel_result_blocks(problem);
+  return problem.out_channels_per_group() < kMostSubPixelChannels ||
+         (blocks.line == 1 && blocks.width >= kLeastSubPixelRow);
 }
 
 }  // namespace
 
-std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, const PlannerOptions& options,
-                                  std::vector<Candidate>* considered) {
+std::optional<Plan> plan_sub_pixel(const Problem& problem, const Device& device, const PlannerOptions& options,
+                                   std::vector<Candidate>* considered) {
   const auto refuse = [&](const std::string& why) {
     if (!why.empty() && considered) considered->push_back({"sub_pixel family", 0, why});
     return !why.empty();
   };
-  if (refuse(subpixel_refusal(problem))) return std::nullopt;
+  if (refuse(sub_pixel_refusal(problem))) return std::nullopt;
   if (refuse(device.has_wgmma || device.has_mma ? "" : "needs tensor cores")) return std::nullopt;
   const bool forward = problem.direction == Direction::kForward;
   const bool is_weight = problem.direction == Direction::kGradWeight;
-  const Blocks output = subpixel_output(problem), weight = subpixel_weight(problem), bias = subpixel_bias(problem);
+  const Blocks output = sub_pixel_output(problem), weight = sub_pixel_weight(problem), bias = sub_pixel_bias(problem);
   const auto bytes = [&](const Blocks& blocks) {
     return round_up(blocks.numel() * element_size(problem.dtype), kWorkspaceRoom);
   };
   std::optional<Plan> best;
   const auto consider_inner = [&](const Plan& inner, bool stores_plain) {
-    SubpixelPlan plan;
+    SubPixelPlan plan;
     plan.inner = std::make_shared<const Plan>(inner);
     plan.columns = has_columns(problem);
     plan.output_in_place = output.in_place();
@@ -86,11 +86,11 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
     consider_plan(best, "sub_pixel family", plan, plan.inner_at + inner.workspace_bytes, ms, problem.dtype, considered);
   };
   const PlannerOptions within = options.excluding("sub_pixel").excluding("group_merge");
-  if (!refuse(subpixel_rewriting_refusal(problem))) {
-    consider_inner(make_plan(subpixel_problem(problem), device, within), false);
+  if (!refuse(sub_pixel_rewriting_refusal(problem))) {
+    consider_inner(make_plan(sub_pixel_problem(problem), device, within), false);
   }
   if (within.allows("igemm_sm90") && may_store_plain(problem)) {
-    const Problem stored = subpixel_stored_problem(problem);
+    const Problem stored = sub_pixel_stored_problem(problem);
     const auto consider_planner = [&](const auto& planner) {
       std::vector<Candidate> tiles;
       const std::optional<Plan> quickest = planner(stored, device, considered ? &tiles : nullptr);
@@ -99,17 +99,17 @@ std::optional<Plan> plan_subpixel(const Problem& problem, const Device& device, 
         if (tile.plan) consider_inner(*tile.plan, true);
       }
     };
-    if (within.allows("igemm_sm90", "1tap")) consider_planner(plan_hopper_planes);
+    if (within.allows("igemm_sm90", "1tap")) consider_planner(plan_one_tap);
     if (is_worth_blocks(problem)) {
       consider_planner([&](const Problem& blocks, const Device& gpu, std::vector<Candidate>* tiles) {
-        return plan_hopper_conv(blocks, gpu, within, tiles);
+        return plan_igemm_sm90(blocks, gpu, within, tiles);
       });
     }
   }
   return best;
 }
 
-std::string describe(const SubpixelPlan& plan, DType dtype) {
+std::string describe(const SubPixelPlan& plan, DType dtype) {
   return (plan.columns ? "images of one pixel as columns, " : "the output in blocks of the stride, ") +
          describe(*plan.inner, dtype);
 }

@@ -16,16 +16,16 @@
 
 namespace deconv {
 
-inline constexpr int kSubpixelAlignment = 16;  // bytes of a block's row begin at a multiple
+inline constexpr int kSubPixelAlignment = 16;  // bytes of a block's row begin at a multiple
 
 // Few channels alone are worth the rewriting; with more, each phase by itself fills a tile of tensor cores. But many
 // phases of contiguous rows leave gaps, which blocks that are stored where they belong do not.
-inline constexpr int64_t kMostSubpixelChannels = 64;  // of the output, a group
-inline constexpr int64_t kLeastSubpixelRow = 3;  // phases of the width that are many
-inline constexpr int64_t kMostSubpixelBytes = 256 << 20;  // of the rewritten output
+inline constexpr int64_t kMostSubPixelChannels = 64;  // of the output, a group
+inline constexpr int64_t kLeastSubPixelRow = 3;  // phases of the width that are many
+inline constexpr int64_t kMostSubPixelBytes = 256 << 20;  // of the rewritten output
 
 // The pixels of a block along an axis.
-inline int64_t subpixel_stride(const Axis& axis) {
+inline int64_t sub_pixel_stride(const Axis& axis) {
   return axis.input == 1 && axis.dilation == 1 ? axis.kernel : axis.stride;
 }
 inline bool is_one_pixel(const Problem& problem) { return problem.axis[0].input == 1 && problem.axis[1].input == 1; }
@@ -58,34 +58,34 @@ inline bool is_line_of_channels(const Tensor4& tensor) {
   return tensor.stride[1] == 1 && tensor.stride[3] == tensor.size[1];
 }
 
-inline Blocks subpixel_blocks(const Problem& problem, const Tensor4& plain) {
+inline Blocks sub_pixel_blocks(const Problem& problem, const Tensor4& plain) {
   Blocks b;
   b.plain = plain;
-  b.height = subpixel_stride(problem.axis[0]);
-  b.width = subpixel_stride(problem.axis[1]);
+  b.height = sub_pixel_stride(problem.axis[0]);
+  b.width = sub_pixel_stride(problem.axis[1]);
   b.channels_fastest = problem.groups == 1 && is_line_of_channels(problem.y);
-  b.pitch = round_up(b.elements(), kSubpixelAlignment / element_size(problem.dtype));
+  b.pitch = round_up(b.elements(), kSubPixelAlignment / element_size(problem.dtype));
   return b;
 }
-inline Blocks subpixel_output(const Problem& problem) {
-  Blocks b = subpixel_blocks(problem, problem.y);
+inline Blocks sub_pixel_output(const Problem& problem) {
+  Blocks b = sub_pixel_blocks(problem, problem.y);
   b.shift_h = problem.axis[0].padding % b.height;
   b.shift_w = problem.axis[1].padding % b.width;
   b.down = ceil_div(problem.axis[0].output + b.shift_h, b.height);
   b.across = ceil_div(problem.axis[1].output + b.shift_w, b.width);
   return b;
 }
-inline Blocks subpixel_weight(const Problem& problem) {
-  Blocks b = subpixel_blocks(problem, problem.w);
+inline Blocks sub_pixel_weight(const Problem& problem) {
+  Blocks b = sub_pixel_blocks(problem, problem.w);
   b.down = problem.axis[0].kernel / b.height;
   b.across = problem.axis[1].kernel / b.width;
   return b;
 }
 // One value for each channel, whatever the pixel.
-inline Blocks subpixel_bias(const Problem& problem) {
-  return subpixel_blocks(
+inline Blocks sub_pixel_bias(const Problem& problem) {
+  return sub_pixel_blocks(
       problem,
-      {{1, problem.out_channels, subpixel_stride(problem.axis[0]), subpixel_stride(problem.axis[1])}, {0, 1, 0, 0}});
+      {{1, problem.out_channels, sub_pixel_stride(problem.axis[0]), sub_pixel_stride(problem.axis[1])}, {0, 1, 0, 0}});
 }
 
 // Blocks as pixels of so many channels.
@@ -96,8 +96,8 @@ inline Tensor4 as_pixels(const Blocks& blocks) {
 
 // The output's blocks as a result that is stored where it belongs; nothing where a block's rows are no neighbours
 // there.
-inline std::optional<ResultBlocks> subpixel_result_blocks(const Problem& problem) {
-  const Blocks b = subpixel_output(problem);
+inline std::optional<ResultBlocks> sub_pixel_result_blocks(const Problem& problem) {
+  const Blocks b = sub_pixel_output(problem);
   const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
   if (b.plain.stride[3] != (is_line ? b.plain.size[1] : 1) || (b.channels_fastest && !is_line)) return std::nullopt;
   const int64_t line = is_line ? b.plain.size[1] : 1;  // a pixel's channels are so many columns of one channel
@@ -114,7 +114,7 @@ inline std::optional<ResultBlocks> subpixel_result_blocks(const Problem& problem
   r.line = line;
   r.weight_c = is_line ? 0 : problem.w.stride[1];
   r.weight_h = problem.w.stride[2];
-  r.weight_in_blocks = subpixel_weight(problem).in_place();
+  r.weight_in_blocks = sub_pixel_weight(problem).in_place();
   if (is_line && !is_line_of_channels(problem.w)) return std::nullopt;  // a block's row is no run of the weight's
   const int64_t channels = is_line ? 1 : b.plain.size[1];
   const int64_t reach = channels * r.stride_c + (r.size_h + 2 * r.height) * r.stride_h + r.size_w + 2 * r.width;
@@ -124,7 +124,7 @@ inline std::optional<ResultBlocks> subpixel_result_blocks(const Problem& problem
 
 // Whether every image is one pixel and one block, so that it is a column of one image.
 inline bool has_columns(const Problem& problem) {
-  const Blocks y = subpixel_output(problem), w = subpixel_weight(problem);
+  const Blocks y = sub_pixel_output(problem), w = sub_pixel_weight(problem);
   const Axis &rows = problem.axis[0], &columns = problem.axis[1];
   return is_one_pixel(problem) && y.down * y.across * w.down * w.across == 1 && rows.padding < y.height &&
          columns.padding < y.width;
@@ -137,36 +137,36 @@ inline Tensor4 as_columns(const Tensor4& tensor) {
 }
 
 // Why the problem can't be seen so; nothing if it can.
-inline std::string subpixel_refusal(const Problem& problem) {
+inline std::string sub_pixel_refusal(const Problem& problem) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (element_size(problem.dtype) > 4) return "takes float16, bfloat16 and float32";
-  const int64_t stride_h = subpixel_stride(h), stride_w = subpixel_stride(w);
+  const int64_t stride_h = sub_pixel_stride(h), stride_w = sub_pixel_stride(w);
   if (stride_h * stride_w == 1) return "takes strides above 1, and inputs of one pixel with larger kernels";
   if (h.dilation != 1 || w.dilation != 1) return "takes dilation 1";
   if (h.kernel % stride_h != 0 || w.kernel % stride_w != 0) return "takes strides that divide the kernel";
   return "";
 }
 // More, why its output, or the gradient of it, can't be rewritten.
-inline std::string subpixel_rewriting_refusal(const Problem& problem) {
-  if (problem.out_channels_per_group() >= kMostSubpixelChannels && !is_one_pixel(problem)) {
-    return "takes fewer than " + std::to_string(kMostSubpixelChannels) + " output channels a group";
+inline std::string sub_pixel_rewriting_refusal(const Problem& problem) {
+  if (problem.out_channels_per_group() >= kMostSubPixelChannels && !is_one_pixel(problem)) {
+    return "takes fewer than " + std::to_string(kMostSubPixelChannels) + " output channels a group";
   }
-  const Blocks output = subpixel_output(problem);
+  const Blocks output = sub_pixel_output(problem);
   const int64_t bytes = output.numel() * element_size(problem.dtype);
-  if (bytes > kMostSubpixelBytes && !output.in_place())
-    return "takes outputs up to " + std::to_string(kMostSubpixelBytes >> 20) + " MiB";
+  if (bytes > kMostSubPixelBytes && !output.in_place())
+    return "takes outputs up to " + std::to_string(kMostSubPixelBytes >> 20) + " MiB";
   return "";
 }
 
 // The problem as seen after it.
-inline Problem subpixel_problem(const Problem& problem) {
+inline Problem sub_pixel_problem(const Problem& problem) {
   Problem p = problem;
-  const Blocks y = subpixel_output(problem), w = subpixel_weight(problem);
+  const Blocks y = sub_pixel_output(problem), w = sub_pixel_weight(problem);
   const int64_t blocks[2] = {y.down, y.across};
   for (int a = 0; a < 2; ++a) {
     const Axis& axis = problem.axis[a];
-    const int64_t stride = subpixel_stride(axis);
+    const int64_t stride = sub_pixel_stride(axis);
     p.axis[a] = {axis.input, blocks[a], axis.kernel / stride, 1, axis.padding / stride, 0, 1};
   }
   p.out_channels *= y.height * y.width;
@@ -183,9 +183,9 @@ inline Problem subpixel_problem(const Problem& problem) {
 }
 
 // The same with a result that is stored where it belongs, and a weight that is read where it lies.
-inline Problem subpixel_stored_problem(const Problem& problem) {
-  Problem p = subpixel_problem(problem);
-  p.blocks = subpixel_result_blocks(problem);
+inline Problem sub_pixel_stored_problem(const Problem& problem) {
+  Problem p = sub_pixel_problem(problem);
+  p.blocks = sub_pixel_result_blocks(problem);
   if (!p.blocks->weight_in_blocks) {
     const std::array<int64_t, 4>& stride = problem.w.stride;
     p.w.stride = {stride[0], p.blocks->line > 1 ? 1 : stride[3], p.blocks->height * stride[2],
@@ -195,11 +195,11 @@ inline Problem subpixel_stored_problem(const Problem& problem) {
 }
 
 // Bytes that one access may take of a tensor and of its blocks alike, given so aligned pointers.
-inline int subpixel_unit(const Blocks& b, int64_t element) {
+inline int sub_pixel_unit(const Blocks& b, int64_t element) {
   const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
   const int64_t line = is_line ? b.plain.size[1] : 1;  // elements of a pixel of a line
   if (b.plain.stride[3] != line || (b.channels_fastest && !is_line)) return static_cast<int>(element);
-  int64_t bytes = kSubpixelAlignment;
+  int64_t bytes = kSubPixelAlignment;
   const auto fits = [&](int64_t elements) { return elements * element % bytes == 0; };
   const auto steps_fit = [&](int axis) { return b.plain.size[axis] == 1 || fits(b.plain.stride[axis]); };
   while (bytes > element && !(fits(b.width * line) && fits(b.shift_w * line) && fits(b.plain.size[3] * line) &&
