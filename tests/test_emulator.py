@@ -7,7 +7,6 @@ all memory around the operands is NaN. What that cannot show is in CONTRIBUTING.
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -426,32 +425,6 @@ def test_operands_anywhere(family: str, place: str) -> None:
             served += 1
 
 
-@contextmanager
-def suppress_refusal() -> Iterator[None]:
-    """A launch may refuse a plan; any other error is one."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not re.search(r"launch returned error 1$", str(error)):
-            raise
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_plans_that_were_not_told_of_the_address(family: str) -> None:
-    """Run, or are refused by the launch."""
-    random, served = Random(family), 0
-    while served < 5:
-        settings = (random.choice(CHEAP), random.choice(list(RESULTS)), random.choice(list(MODES)), "contiguous")
-        candidates = Call(*settings, family).candidates()
-        if candidates:
-            call = Call(*settings, family, place="odd", plan=random.choice(candidates).plan)
-            operands = call.operands()
-            with suppress_refusal():
-                result = call.emulate(operands)
-                assert relative_error(result, call.reference(operands)) <= MODES[call.mode], call
-            served += 1
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["float32", "tf32", "bfloat16"])
 def test_infinities_stay_in_their_group(mode: str, layout: str) -> None:
@@ -472,8 +445,8 @@ def test_infinities_stay_in_their_group(mode: str, layout: str) -> None:
 @pytest.mark.parametrize(("layout", "repacked"), [("contiguous", True), ("channels_last", False)])
 def test_sources_rounded_to_tf32(layout: str, repacked: bool) -> None:
     one = case("rounded", n=2, ci=16, h=8, w=8, co=64, k=3, p=1)
-    call = Call(one, "forward", "tf32", layout, "igemm_sm80", multiprocessors=132, bias=False)
-    assert ("source repacked" in words_of(call.plan)) == repacked
+    layer = Call(one, "forward", "tf32", layout, "igemm_sm80", multiprocessors=132, bias=False)
+    call = next(some for some in layer.candidates() if ("source repacked" in words_of(some.plan)) == repacked)
     operands = call.operands()
     operands["x"].fill_(1 + 0.75 * 2**-10)
     operands["w"].fill_(1)

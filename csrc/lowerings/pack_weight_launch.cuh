@@ -8,7 +8,7 @@
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
 #include "lowerings/pack_weight.cuh"
-#include "lowerings/repack_launch.cuh"
+#include "lowerings/repack.cuh"
 
 namespace deconv {
 

@@ -3,6 +3,7 @@
 
 #include "core/divisor.h"
 #include "device/primitives.cuh"
+#include "launch/kernel_launch.cuh"
 
 namespace deconv {
 
@@ -98,6 +99,16 @@ __global__ void __launch_bounds__(kUnpackThreads) unpack_kernel(const __grid_con
       }
     }
   }
+}
+
+// `images` images of `pixels` pixels: channels_last at `packed`, contiguous at `result`.
+template <class T>
+cudaError_t launch_unpack(const T* packed, T* result, int images, int pixels, int channels, cudaStream_t stream) {
+  const auto tiles = [](int count, int of_tile) { return divide_by((count + of_tile - 1) / of_tile); };
+  const UnpackParams<T> p{
+      packed, result, pixels, channels, tiles(channels, kUnpackChannels), tiles(pixels, kUnpackPixels<T>)};
+  const int64_t blocks = int64_t{images} * p.tiles_pixels.divisor * p.tiles_channels.divisor;
+  return launch_kernel(unpack_kernel<T>, blocks, kUnpackThreads, 0, stream, p, Start::kEarly);
 }
 
 }  // namespace deconv

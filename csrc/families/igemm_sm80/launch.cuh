@@ -9,9 +9,9 @@
 #include "families/igemm_sm80/planner.h"
 #include "launch/correlation.cuh"
 #include "launch/kernel_launch.cuh"
+#include "lowerings/repack.cuh"
 #include "lowerings/repack.h"
-#include "lowerings/repack_launch.cuh"
-#include "lowerings/unpack_launch.cuh"
+#include "lowerings/unpack.cuh"
 
 // instances: launch_igemm_sm80<T, kSplit>(IgemmSm80Plan): float16 false, bfloat16 false, tf32 false, float32 true
 namespace deconv {

@@ -4,9 +4,9 @@
 #include "families/igemm_sm80/wgrad.cuh"
 #include "launch/kernel_launch.cuh"
 #include "launch/weight_gradient.cuh"
+#include "lowerings/repack.cuh"
 #include "lowerings/repack.h"
-#include "lowerings/repack_launch.cuh"
-#include "lowerings/split_k_reduce_launch.cuh"
+#include "lowerings/split_k_reduce.cuh"
 
 // instances: launch_wgrad_sm80<T, kSplit>(WgradSm80Plan): float16 false, bfloat16 false, tf32 false, float32 true
 namespace deconv {

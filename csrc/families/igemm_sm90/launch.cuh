@@ -12,8 +12,8 @@
 #include "launch/kernel_launch.cuh"
 #include "lowerings/nonfinite_repair.cuh"
 #include "lowerings/pack_weight_launch.cuh"
+#include "lowerings/repack.cuh"
 #include "lowerings/repack.h"
-#include "lowerings/repack_launch.cuh"
 
 // instances: launch_igemm_sm90<T, kParts>(IgemmSm90Plan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {

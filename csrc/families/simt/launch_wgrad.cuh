@@ -4,7 +4,7 @@
 #include "families/simt/wgrad.cuh"
 #include "launch/kernel_launch.cuh"
 #include "launch/weight_gradient.cuh"
-#include "lowerings/split_k_reduce_launch.cuh"
+#include "lowerings/split_k_reduce.cuh"
 
 // instances: launch_simt_wgrad<T>(SimtWgradPlan): float16, bfloat16, float32, float64
 namespace deconv {

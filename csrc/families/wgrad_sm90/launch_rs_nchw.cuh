@@ -5,7 +5,7 @@
 #include "families/wgrad_sm90/wgrad_rs_nchw.cuh"
 #include "launch/kernel_launch.cuh"
 #include "launch/weight_gradient.cuh"
-#include "lowerings/split_k_reduce_launch.cuh"
+#include "lowerings/split_k_reduce.cuh"
 
 // instances: launch_wgrad_rs_nchw<T, kParts>(WgradRsNchwPlan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {

@@ -8,10 +8,10 @@
 #include "families/wgrad_sm90/tensor_map_nhwc.h"
 #include "launch/kernel_launch.cuh"
 #include "launch/weight_gradient.cuh"
+#include "lowerings/repack.cuh"
 #include "lowerings/repack.h"
-#include "lowerings/repack_launch.cuh"
-#include "lowerings/split_k_reduce_launch.cuh"
-#include "lowerings/wgrad_im2col_launch.cuh"
+#include "lowerings/split_k_reduce.cuh"
+#include "lowerings/wgrad_im2col.cuh"
 
 namespace deconv {
 
