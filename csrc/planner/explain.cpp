@@ -13,7 +13,7 @@ std::string milliseconds(double ms) {
   return text;
 }
 
-// How the plan that was chosen by its time compares to the one with the least estimate.
+// Compares the autotuned plan with the one that has the lowest estimate.
 void describe_choice(std::ostream& text, const std::vector<Timing>& timings, const std::string& chosen,
                      const std::string& estimated) {
   const auto ms_of = [&](const std::string& tile) {
@@ -24,9 +24,9 @@ void describe_choice(std::ostream& text, const std::vector<Timing>& timings, con
        << (estimated == chosen ? "the same" : estimated + ", " + ms_of(estimated)) << '\n';
 }
 
-// The quickest candidates of each family, and some that it refused.
+// Lists the candidates with the lowest estimates of each family, and some of its refusals.
 void list_candidates(std::ostream& text, std::vector<Candidate> candidates) {
-  constexpr int kShown = 5;  // of a family, of either
+  constexpr int kShown = 5;  // of a family: plans, and refusals
   const auto family_of = [](const Candidate& candidate) { return candidate.tile.substr(0, candidate.tile.find(',')); };
   auto begin = candidates.begin();
   while (begin != candidates.end()) {
@@ -53,7 +53,7 @@ std::string number(double value) {
   return text;
 }
 
-// Lists the candidates that were accepted, each with its estimate in ms, or those that were refused, with the reason.
+// Lists the accepted candidates with their estimates in ms, or the refused ones with their reasons.
 void list(std::ostream& text, const std::vector<Candidate>& candidates, bool refused) {
   const char* separator = "";
   for (const Candidate& one : candidates) {

@@ -108,7 +108,7 @@ PlannerOptions parse_family_options(const char* families) {
     }
     options.only.insert(options.only.end(), known->second.begin(), known->second.end());
   }
-  if (families && *families != '\0' && options.only.empty()) options.only = {"simt"};  // of families that are gone
+  if (families && *families != '\0' && options.only.empty()) options.only = {"simt"};  // only removed ones are named
   return options;
 }
 

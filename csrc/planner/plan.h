@@ -1,4 +1,4 @@
-// A plan: which kernels serve a call, and how. Made by a family's planner, followed by its launcher.
+// A plan: the kernels that serve a call, and their settings. A family's planner makes it, its launcher follows it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace deconv {
 
-// A family's own plan, of which others know no more than this.
+// A family's own plan. Other families know only this interface.
 class TilePlan {
  public:
   explicit TilePlan(const std::type_info& type) : type_(type) {}
@@ -30,7 +30,7 @@ class TilePlan {
   const std::type_info& type_;
 };
 
-// T has kFamily, and beside it describe(T, DType) and describe_launch(T).
+// T has kFamily, and functions describe(T, DType) and describe_launch(T).
 template <class T>
 class TilePlanOf final : public TilePlan {
  public:
@@ -65,22 +65,22 @@ inline std::string describe(const Plan& plan, DType dtype) {
   return std::string(plan.tile->family()) + " family, " + plan.tile->description(dtype);
 }
 
-// One considered plan, for explain and the tests: either a cost or the reason why it was refused.
+// A considered plan, for explain and the tests: its cost, or the reason for refusing it.
 struct Candidate {
   std::string tile;
   double estimate_ms = 0;
   std::string refusal;
-  std::shared_ptr<const Plan> plan = nullptr;  // unless refused
+  std::shared_ptr<const Plan> plan = nullptr;  // null if refused
 };
 
-// A candidate that ran.
+// A timed candidate.
 struct Timing {
   std::string tile;
   double estimate_ms = 0;
   double ms = 0;
 };
 
-// A plan chosen by its time (autotune.h), and what it was chosen from, quickest first.
+// A plan chosen by time (families/autotune.h), and its alternatives, fastest first.
 struct TunedPlan {
   Plan plan;
   std::vector<Timing> timings;
@@ -88,7 +88,7 @@ struct TunedPlan {
 
 inline constexpr int64_t kWorkspaceLimit = 64 << 20;
 
-// Lists a plan of a family, if the candidates are wanted, and takes it if it is the best so far.
+// Adds a plan to the candidates, if these are wanted, and keeps it if it is the best so far.
 template <class T>
 void consider_plan(std::optional<Plan>& best, const char* family, const T& plan, int64_t workspace_bytes, double ms,
                    DType dtype, std::vector<Candidate>* considered) {
@@ -102,22 +102,22 @@ void consider_plan(std::optional<Plan>& best, const char* family, const T& plan,
   if (is_best) best = std::move(made);
 }
 
-// Lists a family with the reason why it refuses.
+// Adds a family's refusal to the candidates.
 inline std::nullopt_t refuse(std::vector<Candidate>* considered, const std::string& family, const std::string& reason) {
   if (considered) considered->push_back({family, 0, reason});
   return std::nullopt;
 }
 
-// One call's search: every family adds what it considers.
+// The search for one call. Each family adds what it considers.
 struct Search {
   const Problem& problem;
   const Device& device;
   const PlannerOptions& options;
-  std::vector<Candidate>* considered;  // null if nobody asks
+  std::vector<Candidate>* considered;  // null if not wanted
   std::optional<Plan> best = {};
-  bool outdoes_mma = false;  // a plan by wgmma is quicker than any by mma.sync for sure
+  bool outdoes_mma = false;  // a wgmma plan is certainly faster than any mma.sync plan
 
-  // Of equals the later one, the more general family.
+  // Ties go to the later family, which is more general.
   void consider(std::optional<Plan> plan) {
     if (plan && (!best || plan->estimate_ms <= best->estimate_ms)) best = std::move(plan);
   }
@@ -126,15 +126,15 @@ struct Search {
 // What a folder of csrc/families or csrc/lowerings exports (its family.cpp).
 struct Family {
   const char* name;
-  std::vector<std::string> options;  // what of it can be switched off by itself
+  std::vector<std::string> options;  // that DECONV_KERNELS can switch off
   void (*plan)(Search& search);
 };
 
-// In the order in which they are asked (families/registry.cpp, the only file that knows all).
+// In search order (families/registry.cpp, the only file that knows all families).
 const std::vector<Family>& families();
 
-// Never fails: simt serves every valid problem, also one that all families in `options` refuse. `considered` collects
-// the candidates when given.
+// Never fails: simt serves every valid problem, even if it is switched off and all others refuse. considered: collects
+// the candidates, if given.
 Plan make_plan(const Problem& problem, const Device& device, const PlannerOptions& options = {},
                std::vector<Candidate>* considered = nullptr);
 

@@ -1,19 +1,18 @@
-// col2im family, forward and grad_input of stride 1:
-//   product[m, tap][i] = sum over c of  w[c, m, tap] * source[c, i];
-//   result[m, o] = bias[m] + sum over taps of  product[m, tap][the source pixel that o reads by that tap].
+// col2im, forward and grad_input of stride 1, by mma.sync:
 //
-// Few result channels leave an implicit GEMM's tiles empty, or filled with zeros where phases share a tile. Here every
-// tap of every channel is a row of its own, so each source pixel is read and multiplied once, without a zero: a plain
-// GEMM on tensor cores (mma.sync), whose products meet in shared memory.
+//   product[m, tap][i] = sum over c   w[c, m, tap] * source[c, i]
+//   result[m, o] = bias[m] + sum over taps   product[m, tap][the source pixel that o reads by that tap]
 //
-// A block keeps the weights of one *pass* (group, channels m) in shared memory, as the tensor cores want them, and
-// walks down *segments* (image, strip of columns, rows), some source rows a step. Its warps go their own ways, as far
-// ahead of each other as there is room:
-//   bringing warps:     source rows -> a ring of stages of some channels, by asynchronous copies;
-//   multiplying warps:  row_tiles tiles of 16 rows x 32 pixels, summed over all channels in registers; then products ->
-//                       a ring of source rows;
-//   adding warps:       the results whose last row has come, sums in a fixed order -> memory.
-// Three TF32 products of an infinity are NaN, so products that are not finite are computed again.
+// Few result channels leave an implicit GEMM's tiles empty, or full of zeros where phases share a tile. Here each
+// (channel, tap) is a row: each source pixel is loaded and multiplied once, without a zero.
+//
+// A block keeps the weights of one *pass* (group, channels m) in shared memory, in the order of operand A, and walks
+// down *segments* (image, strip of columns, rows), some source rows a step. Its warps run as far ahead as Pipelines
+// allow:
+//   producing warps     source rows -> stages of a k_block, by cp.async
+//   multiplying warps   row_tiles tiles of 16 rows x 32 pixels, summed in registers -> ring of products by source row
+//   adding warps        results whose last source row has come, in a fixed order -> memory (scatter_add.cuh)
+// tf32x3 turns Inf into NaN: products that are not finite are recomputed.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -26,8 +25,7 @@ namespace deconv::col2im {
 // Named barriers.
 inline constexpr int kPrepared = 1, kOffsets = 2;
 
-// Elements from an image's first pixel to the one in a place of a stage; -1 outside the image, and where nothing is
-// staged.
+// Elements from an image's first pixel to a staged one; -1 outside the image, and where nothing is staged.
 template <class T>
 __device__ __forceinline__ int source_offset(const ConvParams<T>& p, const Segment& place, int step, int pixel) {
   const Col2imConvPlan& plan = p.plan;
@@ -42,7 +40,8 @@ __device__ __forceinline__ const T* source_image(const ConvParams<T>& p, int n, 
   return p.source + n * p.source_n + static_cast<int64_t>(group) * p.source_channels * p.source_c;
 }
 
-// The place of a staged pixel's products in a row of products; -1 where nothing was staged. ring: of the step.
+// Place of a staged pixel within the words of each product; -1 if nothing was staged. ring: row of the step's first
+// source row.
 template <class T>
 __device__ __forceinline__ int place_pixel(const ConvParams<T>& p, int pixel, int ring) {
   const Col2imConvPlan& plan = p.plan;
@@ -51,8 +50,8 @@ __device__ __forceinline__ int place_pixel(const ConvParams<T>& p, int pixel, in
   return (of_ring >= plan.ring_rows ? of_ring - plan.ring_rows : of_ring) * plan.pitch + pixel - row * plan.pitch;
 }
 
-// The products of 16 * row_tiles rows from first_row on and of a warp's pixels that are not finite once more, one
-// multiplication after the other.
+// Recomputes products that are not finite, of 16 * row_tiles rows from first_row on and a warp's pixels, one
+// multiplication at a time.
 template <class T>
 __device__ __noinline__ void repair(const ConvParams<T>& p, float* products, const Segment place, int step, int ring,
                                     int first_row, int first_pixel, int group, int first_m) {
@@ -73,13 +72,13 @@ __device__ __noinline__ void repair(const ConvParams<T>& p, float* products, con
   }
 }
 
-// Row tiles and bytes of a copy are branches of the warps that they concern, so that adding is compiled once: a block
-// has its SM to itself, and the registers that the widest branch wants are there.
+// Row tiles and bytes of a copy are branches of the warps concerned, so that the adding code is compiled once. With one
+// block a multiprocessor, registers suffice for the widest branch.
 template <class T, int kParts>
 class ConvBlock {
   static constexpr int kPixelTiles = kCol2imPixelTiles;
   static constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));  // channels
-  static constexpr int kDepth = 2 * kUnit;  // of one product
+  static constexpr int kDepth = 2 * kUnit;  // of one instruction
   static constexpr int kWord = 4 / static_cast<int>(sizeof(T));  // channels
   static constexpr int kAddWarps = col2im_add_warps(kParts);
   static constexpr int kMultiplyThreads = 32 * kCol2imMultiplyWarps, kAddThreads = 32 * kAddWarps;
@@ -133,13 +132,13 @@ class ConvBlock {
   const Share share;
   const int warp, lane;
   const Products products;
-  uint4* const weights;  // shared: [step of the depth][part][row tile][lane], a lane's operand
+  uint4* const weights;  // shared: [step of K][part][row tile][lane], operand A of a lane
   const uint32_t source;  // shared: [slot], each [channel][pixel] or [pixel][unit of channels]
-  int* const offsets;  // shared, by units: of the staged pixels, in the step that is brought next
+  int* const offsets;  // shared, for copies along the channels: of the staged pixels of the step to load next
 
   // --- once a block ---
 
-  // Pixels beyond a step's are never staged; what lies there must not look like an infinity.
+  // Pixels beyond a step's are never staged; what lies there must not look like Inf.
   __device__ __forceinline__ void clear_source() const {
     for (int at = kCol2imUnitBytes * threadIdx.x; at < plan.slots * plan.slot_bytes;
          at += kCol2imUnitBytes * kThreads) {
@@ -173,15 +172,15 @@ class ConvBlock {
     }
   }
 
-  // --- bringing warps ---
+  // --- producing warps ---
 
-  // Of planes a thread's copies are all of the same few *pieces*: neighbouring columns of a row.
+  // Copies of columns: a thread always copies the same few *pieces*, adjacent columns of a row.
   template <int kColumnBytes>
   static constexpr int kPieceColumns = kColumnBytes / static_cast<int>(sizeof(T));
 
-  __device__ __forceinline__ int channel_pitch() const { return plan.pixels() + 8; }  // channels in different banks
+  __device__ __forceinline__ int channel_pitch() const { return plan.pixels() + 8; }  // channels meet different banks
 
-  // kColumnBytes: of one copy from a plane; 0 for copies along the channels.
+  // kColumnBytes: of one copy of adjacent columns; 0 for copies along the channels.
   template <int kColumnBytes>
   __device__ __forceinline__ void bring_all() const {
     constexpr bool kPlanes = kColumnBytes > 0;
@@ -194,7 +193,7 @@ class ConvBlock {
       const Segment place = place_segment(p, segment);
       const T* image = source_image(p, place.n, share.group);
       for (int step = 0; step < plan.steps; ++step) {
-        int piece[kPieces];  // by units a copy finds its pixel in a table
+        int piece[kPieces];  // copies along the channels find pixels in a table
         if constexpr (kPlanes) {
 #pragma unroll
           for (int i = 0; i < kPieces; ++i) {
@@ -223,7 +222,7 @@ class ConvBlock {
             simt_units(image, thread, chunk, to);
           }
           barrier_arrive_with_copies(ring.full_barrier());
-          barrier_arrive(ring.full_barrier());  // for what was gathered
+          barrier_arrive(ring.full_barrier());  // for stores through registers
           ring.advance();
         }
       }
@@ -231,7 +230,7 @@ class ConvBlock {
     copy_wait_all();
   }
 
-  // Some channels of one piece. index: of the piece, and of the channels that are copied at once.
+  // Copies some channels of one piece. index: of the piece, and of the channels copied at once.
   template <int kColumnBytes>
   __device__ __forceinline__ void copy_planes(const T* image, int piece, int index, int chunk, uint32_t to) const {
     constexpr int kElement = static_cast<int>(sizeof(T)), kColumns = kPieceColumns<kColumnBytes>;
@@ -251,7 +250,7 @@ class ConvBlock {
     }
   }
 
-  // Or zeros.
+  // Copies, or writes zeros.
   template <int kBytes>
   __device__ __forceinline__ static void copy(uint32_t to, const T* from, bool exists) {
     if constexpr (kBytes == 16) {
@@ -261,7 +260,7 @@ class ConvBlock {
     }
   }
 
-  // Where 16 bytes of channels of a pixel lie: so that eight neighbouring pixels are in different banks.
+  // Place of 16 bytes of a pixel's channels: eight adjacent pixels meet different banks.
   __device__ __forceinline__ int unit_at(int pixel, int unit) const {
     const int units = 2 * plan.depth_steps;
     const int turn = units >= 8 ? pixel : units == 4 ? pixel >> 1 : pixel >> 2;
@@ -274,7 +273,7 @@ class ConvBlock {
     const bool exists = c < p.source_channels;
     const T* from = image + c;
     int pixel = thread >> log_units;
-    to += unit_at(pixel, unit);  // pixels that many apart are turned alike
+    to += unit_at(pixel, unit);  // pixels this far apart are swizzled alike
 #pragma unroll 4
     for (; pixel < staged; pixel += together, to += kBringThreads * kCol2imUnitBytes) {
       const int offset = exists ? offsets[pixel] : -1;
@@ -317,7 +316,7 @@ class ConvBlock {
   __device__ __forceinline__ void multiply_all() const {
     const int warp_tile = warp / plan.warps_n() * kRowTiles, warp_pixel = warp % plan.warps_n() * 8 * kPixelTiles;
     Ring ring = products.stages, kept = products.steps;
-    int row = 0;  // of the ring of products, the one that this step's first source row gets
+    int row = 0;  // row of the ring for this step's first source row
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       for (int step = 0; step < plan.steps; ++step) {
         Sums<kRowTiles> sums = {};
@@ -342,7 +341,7 @@ class ConvBlock {
     }
   }
 
-  // Operand B of one step of the depth and all of the warp's pixels, of which a lane holds two words each.
+  // Loads operand B of one step of K for all of the warp's pixels. A lane has two words for each 8.
   template <bool kPlanes>
   __device__ __forceinline__ void load_pixels(uint32_t (&b)[kPixelTiles][2], uint32_t slot, int step,
                                               int warp_pixel) const {
@@ -400,7 +399,7 @@ class ConvBlock {
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
             const uint4 high = weight[r * 32], low = weight[(tiles + r) * 32];
-            // Tensor cores cut off their running sum; each step starts from zero and is added in float32.
+            // Tensor cores truncate their running sum: each step starts from zero and is added in float32.
             float sum[4] = {};
             multiply_add<T>(sum, low, high0, high1);
             multiply_add<T>(sum, high, low0, low1);
@@ -413,7 +412,7 @@ class ConvBlock {
     }
   }
 
-  // A lane holds two neighbouring pixels of rows lane / 4 and lane / 4 + 8.
+  // A lane has two adjacent pixels of rows lane / 4 and lane / 4 + 8.
   template <int kRowTiles>
   __device__ __forceinline__ void keep_products(const Sums<kRowTiles>& sums, int ring, int warp_tile,
                                                 int warp_pixel) const {
@@ -436,7 +435,7 @@ class ConvBlock {
 
   template <int kRowTiles>
   __device__ __forceinline__ static bool all_finite(const Sums<kRowTiles>& sums) {
-    float nothing = 0;  // NaN from the first sum on that is not finite
+    float nothing = 0;  // NaN once a sum is not finite
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll

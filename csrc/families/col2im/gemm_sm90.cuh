@@ -1,8 +1,7 @@
-// The col2im family on Hopper: as gemm_sm80.cuh, but source rows come by tensor copies and products from wgmma.
+// col2im on sm_90: as gemm_sm80.cuh, but TMA loads source rows and wgmma multiplies.
 //
-// Pixels are the 64 rows of operand A, taps of channels the rows of operand B, which stays in shared memory. Where
-// channels are adjacent in memory tensor copies bring operand A as the tensor cores want it; where columns are, a warp
-// gathers octets of columns in registers.
+//   operand A   64 pixels: channels_last as TMA left it in shared memory; of NCHW, a warp gathers octets of columns
+//   operand B   (channel, tap) rows in shared memory, weight-stationary
 #pragma once
 
 #include <cuda.h>
@@ -19,7 +18,7 @@ namespace deconv::col2im {
 template <class T>
 struct Sm90Params {
   CUtensorMap source_map;
-  Divisor of_channel;  // weights of a block: taps of its channels
+  Divisor of_channel;  // weights of a source channel in a block
   ConvParams<T, Col2imSm90Plan> conv;
 };
 
@@ -27,7 +26,7 @@ template <class T, bool kPlanes>
 class Sm90Block {
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kWarpgroups = kCol2imWarpgroups, kMultiplyWarps = 4 * kWarpgroups;
-  static constexpr int kProducts = kCol2imChunkBytes / 32;  // of a chunk: 32 bytes of channels each
+  static constexpr int kProducts = kCol2imChunkBytes / 32;  // of a k_block: 32 bytes of channels each
   static constexpr int kChannels = 32 / kSize;  // of one of them
   static constexpr int kChunk = kCol2imChunkBytes / kSize;  // channels
   static constexpr int kPrepareThreads = 32 * (kMultiplyWarps + kCol2imSm90AddWarps);
@@ -45,7 +44,7 @@ class Sm90Block {
         source_map(&params.source_map),
         of_channel(params.of_channel),
         share(share_of_block(params.conv)),
-        warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),  // known to be the same in all lanes
+        warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),  // tells the compiler that all lanes agree
         lane(threadIdx.x % 32),
         products(params.conv, shared),
         source(shared_address(shared)),
@@ -75,7 +74,7 @@ class Sm90Block {
   }
 
  private:
-  // Operand B: [chunk of channels][row: channel of the result, tap][128 bytes of channels].
+  // Operand B: [k_block][row (result channel, tap)][128 bytes of channels].
   __device__ __forceinline__ void prepare() const {
     products.prepare(p, share, kPrepareThreads);
     const T* const from = p.weight + share.group * p.weight_group + share.first_m * p.weight_m;
@@ -115,8 +114,8 @@ class Sm90Block {
     }
   }
 
-  // Where a lane finds its words of a tile's operand A, from the stage: of 16 bits a row of matrices, else the first of
-  // either half of the rows.
+  // Where a lane finds its words of a tile's operand A in a stage. 16 bits: a row of 8x8 matrices. TF32: the first word
+  // of either half of the rows.
   struct Words {
     uint32_t half[2];
   };
@@ -152,7 +151,7 @@ class Sm90Block {
     constexpr int kTiles = col2im_sm90_tiles(kN);
     const int warpgroup = warp / 4;
     Words words[kTiles];
-    int place[kTiles][2];  // of a lane's products, from the step's first; -1: nobody wants them
+    int place[kTiles][2];  // of a lane's products, from the step's first; -1: not needed
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const int tile = warpgroup + kWarpgroups * i;
@@ -163,15 +162,15 @@ class Sm90Block {
       }
     }
     Ring ring = products.stages, kept = products.steps;
-    int row = 0;  // of the ring of products, the one that this step's first source row gets
+    int row = 0;  // row of the ring for this step's first source row
     float acc[kTiles][kN / 2] = {};
-    uint32_t a[2][kTiles][4];  // while the tensor cores work on some, the next are gathered
+    uint32_t a[2][kTiles][4];  // tensor cores read one set while the other is gathered
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
 #pragma unroll 1
       for (int step = 0; step < plan.steps; ++step) {
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) sm90::wgmma_pin(acc[i]);
-        int held = -1;  // the slot whose products may be under way
+        int held = -1;  // the slot that instructions in flight read
 #pragma unroll 1
         for (int chunk = 0; chunk < plan.chunks; ++chunk) {
           ring.wait_full();
@@ -196,7 +195,7 @@ class Sm90Block {
               }
             }
             sm90::wgmma_commit();
-            sm90::wgmma_wait<1>();  // those before are done, so their operands are free
+            sm90::wgmma_wait<1>();  // earlier instructions are done, their operands free
             if (k == 0) ring.release_if(lane == 0 && held >= 0, max(held, 0));
           }
           held = ring.slot;
@@ -222,8 +221,8 @@ class Sm90Block {
     return row < plan.rows && column >= 0 && column < plan.pitch ? row * plan.pitch + column : -1;
   }
 
-  // A lane holds of two pixels the products of rows 2 * (lane % 4) and the one after, of each eight. ring: where the
-  // step's first pixel has its place.
+  // A lane has, of two pixels, the products of rows 2 * (lane % 4) and the next one of every 8. ring: where the step's
+  // first pixel lies.
   template <int kN>
   __device__ __forceinline__ void keep_products(const float (&acc)[kN / 2], const int (&place)[2], int ring) const {
     const int first = lane % 4 * 2, pitch = plan.product_pitch * 4, all = plan.ring_rows * plan.pitch;

@@ -1,11 +1,11 @@
-// Hopper family, forward of contiguous layers that double the size of small images, kernels of 4 x 4, in 16 bits: all
-// products of weights and pixels, and then their sums.
+// col2im of whole small images on sm_90: NCHW forward, kernel 4, stride 2, padding 1, in 16 bits.
 //
-// The weights of four channels, all taps, are the 64 rows of operand A, the pixels of whole images operand B; both lie
-// along rows as tensor copies bring them, so neither is rewritten before. A warp has all products of one channel, and
-// in registers those that a row of the result adds up of two rows of pixels. These sums go through shared memory to
-// another warp, which adds up columns and stores them while the next item is multiplied. The two blocks of a cluster
-// have neighbouring channels, and each brings half of the pixels for both.
+//   operand A   64 rows: all 16 taps of four channels        operand B   pixels of whole images
+//
+// Both are MN-major as TMA loads them, so nothing is packed. A warp has all products of one channel. It adds those of
+// two rows of pixels in registers (add_rows) and hands the sums through shared memory to another warp, which adds
+// columns and stores (add_columns) while the next work tile is multiplied. The two blocks of a cluster have adjacent
+// channels; each multicasts half of the pixels to both.
 #pragma once
 
 #include "core/divisor.h"
@@ -32,12 +32,12 @@ struct WholeImagesParams {
 template <class T, int kPixels>
 class WholeImagesBlock {
   static constexpr int kMultiplyWarps = 4 * kWholeImagesWarpgroups;
-  static constexpr int kProducts = kWholeImagesChunk / 16;  // of a chunk
+  static constexpr int kProducts = kWholeImagesChunk / 16;  // of a k_block
   static constexpr int kRowBytes = (kPixels + kWholeImagesPitch) * 4;  // of sums
-  static constexpr int kBlockBytes = kWholeImagesChunk * 128;  // of a chunk of 64 rows of operand A, or 64 pixels
+  static constexpr int kBlockBytes = kWholeImagesChunk * 128;  // of a k_block: 64 rows of operand A, or 64 pixels
   static constexpr int kBiasAt = kPixels * 4 + 16;  // behind the first row of sums
   static constexpr int kOctets = kPixels / 8;
-  static constexpr int kAtOnce = 8;  // rows of the result whose columns a lane adds up
+  static constexpr int kAtOnce = 8;  // rows of the result that a lane adds up at once
   static constexpr int kMeetingBarriers = 1;  // one for each warpgroup
   static constexpr int kOtherRegisters = 88, kMultiplyRegisters = 208;  // of a thread
 
@@ -58,7 +58,7 @@ class WholeImagesBlock {
       barrier_init_fence();
     }
     cluster_sync();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that all lanes agree
     if (warp < kMultiplyWarps) {
       take_registers<kMultiplyRegisters>();
       multiply(warp);
@@ -70,14 +70,14 @@ class WholeImagesBlock {
         bring();
       }
     }
-    cluster_sync();  // the other one no longer writes here
+    cluster_sync();  // the other block has stopped writing here
   }
 
  private:
   __device__ __forceinline__ uint32_t stage_address(int slot) const { return shared_ + slot * plan.stage_bytes; }
-  // Barriers of the sums of a warp that multiplies. Full has one for even rounds and one for odd ones, for a warp that
-  // folds may ask for a round's before those of the round before are there; but not before those of two rounds ago: it
-  // has met some of each warpgroup in the round before, and the warps of a warpgroup meet in each.
+  // Barriers of a multiplying warp's sums. Two full ones, for even and odd rounds: a warp that folds may wait for a
+  // round before the sums of the round before are complete. It is never two rounds ahead, because it met some of each
+  // warpgroup in the round before, and the warps of a warpgroup meet in each.
   struct Sums {
     uint32_t full[2], empty;
 
@@ -95,7 +95,7 @@ class WholeImagesBlock {
     return shared_ + plan.sums_at + warp * kWholeImagesRows * kRowBytes;
   }
 
-  // Items, of a cluster: a tile of pixels and a column.
+  // A cluster's work tiles: a tile of pixels and a column each.
   __device__ __forceinline__ int first_item() const { return blockIdx.x / kWholeImagesCluster; }
   __device__ __forceinline__ int item_step() const { return gridDim.x / kWholeImagesCluster; }
   struct Item {
@@ -136,13 +136,13 @@ class WholeImagesBlock {
     const uint32_t meeting = octets_that_meet();
     Ring stages = stages_;
     const Sums sums = sums_of(warp);
-    int last = -1, round = 0;  // item
+    int last = -1, round = 0;  // last: work tile
     float acc[kPixels / 2] = {};
     for (int index = first_item(); index < plan.items; index += item_step()) {
       const Item item = item_at(index);
       const bool exists = p.bias != nullptr && item.channel + warp < p.result_channels;
       const float bias = exists ? widen(p.bias[item.group * p.result_channels + item.channel + warp]) : 0.0f;
-      int held = -1;  // the slot whose products may be under way
+      int held = -1;  // the slot that instructions in flight read
       wgmma_pin(acc);
 #pragma unroll 1
       for (int chunk = 0; chunk < plan.chunks; ++chunk) {
@@ -188,18 +188,17 @@ class WholeImagesBlock {
       if (index + item_step() < plan.items && lane_ == 0) sums.fill(round);
       ++round;
     }
-    if (last >= 0) add_columns(item_at(last), warp);  // nothing else to do
+    if (last >= 0) add_columns(item_at(last), warp);  // nothing left to multiply
   }
 
-  // In both blocks, which write to each other's slots. Without branches.
+  // Arrives in both blocks, because they write to each other's slots. Without branches.
   __device__ __forceinline__ void release(const Ring& stages, int slot) const {
     barrier_arrive_cluster_if(lane_ < kWholeImagesCluster && slot >= 0, stages.empty + 8 * max(slot, 0), lane_);
   }
 
-  // A row of the result adds up products of two rows of pixels, with a row of the kernel and with the one two further
-  // on. A lane has both for some pixels: lanes from 16 on those of the kernel's odd rows, 1 and 3, which meet where row
-  // 3 belongs to the pixels above; the others those of rows 0 and 2, which meet where row 0 belongs to the pixels
-  // below. The sums are where the lower ones of 1 and 3, and the upper ones of 0 and 2 were.
+  // A row of the result adds products of two rows of pixels, by two kernel rows. A lane has both for some pixels. Lanes
+  // from 16 on add the products of kernel row 3 at the pixels above to those of row 1. The others add the products of
+  // kernel row 0 at the pixels below to those of row 2.
   template <int kQuads>
   __device__ __forceinline__ void add_rows(uint32_t meeting, float (&acc)[kPixels / 2]) const {
     constexpr int kStep = kQuads / 2;  // octets of a row of pixels, rounded down
@@ -212,7 +211,7 @@ class WholeImagesBlock {
         const auto upper = [&](int octet) { return octet >= 0 ? acc[4 * max(octet, 0) + 2 + e] : 0.0f; };
         const auto lower = [&](int octet) { return octet < kOctets ? acc[4 * min(octet, kOctets - 1) + e] : 0.0f; };
         float above = upper(j - kStep), below = lower(j + kStep);
-        if constexpr (kQuads % 2 != 0) {  // the other half of a lane's row is with a neighbour
+        if constexpr (kQuads % 2 != 0) {  // a neighbour has the other half of a lane's row
           if (late) above = upper(j - kStep - 1);
           if (!late) below = lower(j + kStep + 1);
           above = below = __shfl_xor_sync(~0u, odd ? above : below, 2);
@@ -222,7 +221,7 @@ class WholeImagesBlock {
       }
     }
   }
-  // Of the octets of a tile's pixels as bits: whether the lane's are in a row that is not an image's first, or last.
+  // A bit for each octet of the tile's pixels: set if the row above (lanes below 16: below) is in the same image.
   __device__ __forceinline__ uint32_t octets_that_meet() const {
     uint32_t octets = 0;
     for (int j = 0; j < kOctets; ++j) {
@@ -232,7 +231,7 @@ class WholeImagesBlock {
     return octets;
   }
 
-  // Channel by channel, which these warps take in turns, of all items but a block's last one.
+  // Channel by channel, warps in turns, of all work tiles except a block's last.
   __device__ __forceinline__ void fold(int warp) const {
     const int rounds = (plan.items - 1 - first_item()) / item_step(), turns = rounds * kWholeImagesChannels;
     for (int turn = warp; turn < turns; turn += kWholeImagesFoldWarps) {
@@ -245,8 +244,8 @@ class WholeImagesBlock {
     }
   }
 
-  // Sums of rows to the result of a channel: even columns add up tap 1 and tap 3 of the pixel before, odd ones tap 2
-  // and tap 0 of the pixel behind.
+  // Adds sums of rows to the result of a channel. Even columns add tap 1 and the previous pixel's tap 3; odd ones add
+  // tap 2 and the next pixel's tap 0.
   __device__ __forceinline__ void add_columns(const Item& item, int of_block) const {
     const int width = 4 * plan.quads, lane_rows = 32 / width;  // of pixels, of a warp
     const int of_lane = lane_ / width, x = lane_ - of_lane * width, m = item.channel + of_block;
@@ -261,7 +260,7 @@ class WholeImagesBlock {
     for (int first = of_lane; first < rows; first += lane_rows * kAtOnce / 2) {
       float taps[kAtOnce][4];
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {  // two rows of the result, of each row of pixels
+      for (int u = 0; u < kAtOnce; ++u) {  // two rows of the result for each row of pixels
         const int row = min(first + u / 2 * lane_rows, rows - 1);
         const uint32_t at = sums + (1 - u % 2) * 4 * kRowBytes + (row * width + x) * 4;
 #pragma unroll

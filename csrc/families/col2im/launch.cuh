@@ -1,4 +1,4 @@
-// Launcher of the col2im family.
+// Launcher of gemm_sm80.cuh.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 // instances: launch_col2im_conv<T, kParts>(Col2imConvPlan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {
 
-// The steps between taps are the same in every phase that has any.
+// A phase that has taps: in all of them the steps between taps are the same.
 inline int phase_with_taps(const AxisGeometry& axis) {
   int phase = 0;
   while (phase + 1 < axis.phases() && axis_taps(axis, phase, 0).count == 0) ++phase;
   return phase;
 }
 
-// What both kernels get.
+// Parameters of both GEMMs.
 template <class T, class Plan>
 void col2im_conv_params(col2im::ConvParams<T, Plan>& p, const Problem& problem, const Plan& plan,
                         const Operands& operands) {
@@ -56,7 +56,7 @@ cudaError_t launch_col2im_conv(const Problem& problem, const Col2imConvPlan& pla
   col2im_conv_params(params, problem, plan, operands);
   params.by_row_tiles = divide_by(plan.all_row_tiles());
   constexpr int kUnit = kCol2imUnitBytes / static_cast<int>(sizeof(T));
-  // A base that wide copies refuse is left to narrow ones, or to loads.
+  // An address that wide copies refuse is left to narrower ones, or to loads.
   params.column_bytes = plan.column_bytes == 16 && is_aligned(params.source, 16) ? 16
                         : plan.column_bytes > 0 && is_aligned(params.source, 4)  ? 4
                                                                                  : 0;

@@ -1,4 +1,4 @@
-// Launcher of the col2im family on Hopper.
+// Launcher of gemm_sm90.cuh.
 #pragma once
 
 #include "families/col2im/gemm_sm90.cuh"

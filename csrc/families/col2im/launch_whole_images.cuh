@@ -1,4 +1,4 @@
-// Launcher of the Hopper family's folded products.
+// Launcher of gemm_sm90_whole_images.cuh.
 #pragma once
 
 #include "core/operands.h"
@@ -26,7 +26,7 @@ cudaError_t launch_whole_images(const Problem& problem, const WholeImagesPlan& p
   static_assert(sizeof(p) <= 4096, "what every driver takes as parameters");
   if (!is_aligned(p.result, 16) ||
       !encode_whole_images_maps(problem, plan, operands.x, operands.w, &p.source_map, &p.weight_map)) {
-    return cudaErrorInvalidValue;  // no result of ours; a driver without maps
+    return cudaErrorInvalidValue;  // a result that torch did not allocate, or a driver without tensor maps
   }
   auto* const kernel = plan.pixels == 64    ? sm90::whole_images_kernel<T, 64>
                        : plan.pixels == 128 ? sm90::whole_images_kernel<T, 128>

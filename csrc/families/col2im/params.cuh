@@ -1,4 +1,4 @@
-// What the col2im family's kernel gets.
+// Parameters of a launch of gemm_sm80.cuh, and most of those of gemm_sm90.cuh.
 #pragma once
 
 #include "core/divisor.h"
@@ -26,9 +26,9 @@ struct ConvParams {
   AxisGeometry axis[2];
   int tap_step[2], shift_step[2];
   int most_taps_w;  // of a phase
-  int kinds;        // of results, scatter_add.cuh
+  int kinds;  // of results (scatter_add.cuh)
   Divisor by_run, by_blocks, by_pitch, by_row_tiles, by_strips, by_segments, by_channels, by_taps, by_kernel_w;
-  int column_bytes;    // the plan's, or less where the source's address does not allow it
+  int column_bytes;  // the plan's, or less if the source is aligned to less
   bool vector_source;  // 16-byte copies along the channels, where columns are not copied
   int vector_result;   // elements of one store
   Plan plan;

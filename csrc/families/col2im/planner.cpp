@@ -1,4 +1,4 @@
-// Tiles of the col2im family (gemm_sm80.cuh, gemm_sm90.cuh).
+// Tiles of gemm_sm80.cuh and gemm_sm90.cuh.
 #include "families/col2im/planner.h"
 
 #include <algorithm>
@@ -15,21 +15,21 @@
 namespace deconv {
 namespace {
 
-constexpr int kMostChannels = 16;  // of a group; more fill the tiles of other families
-constexpr int kMostRows = 16 * kCol2imMostRowTiles * kCol2imMultiplyWarps;  // products of a pixel in one block
+constexpr int kMostChannels = 16;  // a group; more fill the tiles of other families
+constexpr int kMostRows = 16 * kCol2imMostRowTiles * kCol2imMultiplyWarps;  // products of a pixel in a block
 constexpr int kMostPasses = 3, kMostStrips = 16, kMostDepthSteps = 4, kMostRounds = 4;
 
-// Cycles of a multiprocessor, from tests/data/h200_pictures.json, an H200.
+// Cycles of a multiprocessor of an H200 (tests/data/h200_pictures.json).
 constexpr double kItem = 470, kLine = 60, kTap = 16;  // an adding warp: units of a kind; a unit's line of taps; a tap
-constexpr double kBlock = 9000;  // until warps have weights, besides packing
-constexpr double kOverlap = 0.25;  // part of the shorter kinds of a step's work that is not hidden
+constexpr double kBlock = 9000;  // until warps have weights, without packing
+constexpr double kOverlap = 0.25;  // part of the shorter roles of a step that shows
 constexpr double kLaunchMs = 0.004;
 
-// What a kernel's step costs besides adding.
+// Costs of a kernel's step, without adding.
 struct Work {
   double multiply, produce, other;  // cycles
-  double source_bytes;  // from memory or the L2
-  double pack;  // a block's weights
+  double source_bytes;  // from memory or L2
+  double pack;  // cycles a block to pack its weights
 };
 
 struct Layer {
@@ -64,15 +64,16 @@ struct Layer {
     return walk;
   }
 
-  // The ring of products; its rows are padded so that neighbours lie `bank` words apart in the banks.
+  // Sizes the ring of products; returns its bytes. Pads a product's words so that adjacent products begin `bank` banks
+  // apart.
   int64_t choose_ring(Col2imWalk& walk, int bank) const {
     walk.ring_rows = 2 * walk.rows + walk.shifts_h - 1;
     walk.product_pitch = static_cast<int>(round_up(int64_t{walk.ring_rows} * walk.pitch - bank, 4 * bank) + bank);
     return (int64_t{walk.channels} * taps + 1) * walk.product_pitch * 4;
   }
 
-  // As many segments of an image as keep all multiprocessors busy equally long; each has rows in common with the next.
-  // False: more than 32-bit indices take.
+  // Divides an image into segments that keep all multiprocessors busy equally long. Adjacent segments both compute the
+  // rows they share. False: exceeds 32-bit indices.
   bool choose_segments(Col2imWalk& walk, int add_warps, int most_units) const {
     walk.strips = static_cast<int>(ceil_div(width, walk.columns));
     const int64_t passes = problem.groups * walk.passes, columns = problem.batch * walk.strips;
@@ -98,7 +99,7 @@ struct Layer {
     return walk.blocks <= INT32_MAX && all + walk.segment_blocks <= INT32_MAX;
   }
 
-  // Cycles in which so many warps add up a step's results.
+  // Cycles in which `add_warps` warps add up a step's results.
   double adding_cycles(const Col2imWalk& walk, int add_warps) const {
     const int vector = col2im_vector_result(problem, walk);
     const int64_t kinds = int64_t{phases_h} * phases_w * walk.channels / vector;
@@ -113,7 +114,7 @@ struct Layer {
   double estimate_ms(const Col2imWalk& walk, const Work& work, int add_warps) const {
     const auto all_bytes = static_cast<double>(problem.bytes());
     const auto all_steps = static_cast<double>(segments(walk) * problem.groups * walk.passes * walk.steps);
-    const double bandwidth = device.bandwidth / device.multiprocessors / kClock;  // bytes a cycle
+    const double bandwidth = device.bandwidth / device.multiprocessors / kClock;  // bytes a cycle of a multiprocessor
     const double bring = std::max(work.produce, std::max(all_bytes / all_steps, work.source_bytes) / bandwidth);
     const double add = adding_cycles(walk, add_warps), most = std::max({work.multiply, add, bring});
     const double step = work.other + most + kOverlap * (work.multiply + add + bring - most);
@@ -141,7 +142,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   for (const int a : {0, 1}) {
     const AxisGeometry axis = without_idle_taps(geometry(problem, a));
     if (axis.source_step() > 1) return "serves forward, and grad_input of stride 1 and more than one pixel an axis";
-    // Places beyond the result, of the last strip and its lanes and of the last units, are 32-bit integers too.
+    // Places beyond the result, of the last strip and of the last units, are 32-bit integers too.
     if ((round_up(axis.phase_size(0), 8) + 64) * axis.result_step() > INT32_MAX) return "a stride this long";
   }
   if (!small_channel_axis(problem, 0) || !small_channel_axis(problem, 1)) {
@@ -155,7 +156,7 @@ std::optional<Plan> refuse(const std::string& why, std::vector<Candidate>* consi
   return std::nullopt;
 }
 
-// try_channels(channels of a block, their products) with one to three passes; then the best plan, or why there is none.
+// Calls try_channels(channels of a block, their products) with one to three passes. Returns the best plan, or refuses.
 template <class Try>
 std::optional<Plan> search(const Layer& layer, const std::optional<Plan>& best, std::vector<Candidate>* considered,
                            const Try& try_channels) {
@@ -197,10 +198,10 @@ class Sm80 {
     return p;
   }
 
-  // Cycles from the kernel with parts left out, on an H200.
+  // Cycles on an H200, from runs with parts of the kernel left out.
   double estimate_ms(const Col2imConvPlan& p) const {
-    constexpr double kDepth = 90, kRowTile = 88, kRowTile16 = 56, kSplitRowTile = 240;  // of one step of the depth
-    constexpr double kCopy = 12, kGather = 130;  // 32 lanes' copies, or loads of an element each
+    constexpr double kDepth = 90, kRowTile = 88, kRowTile16 = 56, kSplitRowTile = 240;  // a step of K
+    constexpr double kCopy = 12, kGather = 130;  // for 32 lanes: copies; loads of an element each
     constexpr double kStep = 250, kStage = 150, kPackByte = 0.1;
     const double row_tile = p.parts == 2 ? kSplitRowTile : layer_.element == 2 ? kRowTile16 : kRowTile;
     const int staged = p.column_bytes > 0 ? p.pixels() : p.rows * p.pitch, depth = 2 * unit_ * p.all_depth_steps;
@@ -215,7 +216,7 @@ class Sm80 {
   }
 
  private:
-  // That one copy of adjacent columns brings; 0: there are no such copies, or channels are adjacent.
+  // Bytes of one copy of adjacent columns. 0: no such copies, or channels are adjacent.
   int column_bytes() const {
     const auto& [size, stride] = layer_.c.source;
     if (copies_channels_ || stride[3] != 1) return 0;
@@ -253,7 +254,7 @@ class Sm90 {
  public:
   explicit Sm90(const Layer& layer) : layer_(layer) {}
 
-  // Strips of planes begin at multiples of so many columns.
+  // Strips of an NCHW source begin at multiples of this many columns.
   int column_unit() const { return layer_.columns_adjacent() ? 16 / layer_.element : 1; }
 
   // rows: at most.
@@ -276,9 +277,9 @@ class Sm90 {
   }
 
   double estimate_ms(const Col2imSm90Plan& p) const {
-    // Of two rows of operand B and 64 pixels: 32 bytes of channels multiplied; sums kept.
+    // Cycles for 2 rows of operand B and 64 pixels: products with 32 bytes of channels; storing the sums.
     const int products = p.chunks * (kCol2imChunkBytes / 32), kept = layer_.element == 2 ? 3 : 1;
-    constexpr double kCopiedBytes = 50, kShortRow = 96;  // in a cycle; a row of columns, as if so much longer
+    constexpr double kCopiedBytes = 50, kShortRow = 96;  // bytes a cycle; bytes that a row of columns costs more
     constexpr double kStep = 950, kPackByte = 0.4;
     const double multiply = most_pixels(p) / 64 * p.operand_rows / 2 * (products + kept);
     const double row = p.planes ? 1 + kShortRow / (p.staged_pitch * layer_.element) : 1;
@@ -295,7 +296,7 @@ class Sm90 {
     const int64_t weights = int64_t{p.chunks} * p.operand_rows * kCol2imChunkBytes;
     const int64_t tables = 32 + layer_.table_bytes();
     p.slot_bytes = static_cast<int>(round_up(p.stage_bytes(), p.planes ? 128 : 1024));
-    // A tile of pixels as tensor cores read it may go beyond the last stage.
+    // wgmma may read a tile of pixels beyond the last stage.
     const int64_t read = most_pixels(p) * kCol2imChunkBytes;
     const int64_t beyond = p.planes ? 0 : std::max<int64_t>(read - p.slot_bytes - weights - products, 0);
     const int64_t room = layer_.device.shared_bytes_per_block - 1024 - weights - products - tables - beyond;

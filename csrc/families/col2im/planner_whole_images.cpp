@@ -13,17 +13,17 @@ namespace {
 
 constexpr int kLeastSlots = 2, kMostSlots = 6;
 
-// Cycles of a multiprocessor at kClock, from tests/data/h200_folded.json, an H200.
+// Cycles of a multiprocessor of an H200 at kClock (tests/data/h200_folded.json).
 constexpr double kProduct = 3.8;  // a pixel and 64 source channels
-constexpr double kBytes = 50;     // that copies bring in a cycle
-constexpr double kItem = 1050, kExchanged = 8, kFolded = 11;  // an item; pixels: exchanged by lanes, folded
-constexpr double kMemory = 1.3;                               // part of the time for moving all tensors, not hidden
+constexpr double kBytes = 50;  // loaded by TMA in a cycle
+constexpr double kItem = 1050, kExchanged = 8, kFolded = 11;  // a work tile; a pixel: exchanged, added
+constexpr double kMemory = 1.3;  // part of the time to move all tensors that shows
 constexpr double kLaunchMs = 0.005;
 
-// Pixels of an image that lie together in shared memory.
+// Adjacent pixels of an image in shared memory.
 int run_of(int64_t pixels) { return pixels <= 16 ? 16 : pixels <= 32 ? 32 : 64; }
 
-// Images of a channel without gaps, each from a multiple of 16 bytes on.
+// True if the images of a channel have no gaps and begin at multiples of 16 bytes.
 bool has_whole_images(const Problem& problem, const Tensor4& t) {
   const auto whole = [&](int d) { return t.size[d] == 1 || is_copied_step(problem, t.stride[d]); };
   return is_line(t) && whole(0) && whole(1);
@@ -88,7 +88,7 @@ std::optional<WholeImagesPlan> plan_tile(const Problem& problem, const Device& d
   return p;
 }
 
-// What folds works beside what multiplies, but for the last item's.
+// Adding columns overlaps with multiplying, except for the last work tile.
 double estimate_ms(const Problem& problem, const Device& device, const WholeImagesPlan& p) {
   const double bring = (kWholeImagesWeightBytes + p.pixels * kWholeImagesChunk * 2 / kWholeImagesCluster) / kBytes;
   const double multiply = p.chunks * std::max(p.pixels * kProduct, bring) + kItem +

@@ -1,5 +1,4 @@
-// What the col2im family's kernels share: how a block walks down its segments, and the warps that add up products to
-// results.
+// Shared by col2im's kernels: the walk of a block down its segments, and the warps that add up products.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -7,7 +6,7 @@
 
 namespace deconv::col2im {
 
-// A segment: image, first row and column, in pixels of a phase.
+// A segment's image, first row and first column, in pixels of a phase.
 struct Segment {
   int n, h, w;
 };
@@ -18,7 +17,7 @@ __device__ __forceinline__ Segment place_segment(const Params& p, int index) {
   return {n, (line - n * p.plan.segments) * p.plan.segment_rows, (index - line * p.plan.strips) * p.plan.columns};
 }
 
-// The part of the work that a block has.
+// A block's part of the work.
 struct Share {
   int group, first_m;            // first_m: result channel, of the group
   int rows;                      // of products: channels and taps
@@ -42,12 +41,12 @@ __device__ __forceinline__ Share share_of_block(const Params& p) {
   return share;
 }
 
-// Row of the ring of products that the next step's first source row gets.
+// Row of the ring of products for the next step's first source row.
 __device__ __forceinline__ int next_row(const Col2imWalk& plan, int row) {
   return row + plan.rows >= plan.ring_rows ? row + plan.rows - plan.ring_rows : row + plan.rows;
 }
 
-// Where a tap lies in weights, from those of its group, first channel and source channel 0.
+// Offset of a row's weight from that of its group, first channel and source channel 0.
 template <class Params>
 __device__ __forceinline__ int64_t weight_of_row(const Params& p, int row) {
   const int m = p.by_taps.quotient(row), tap = row - m * static_cast<int>(p.by_taps.divisor);
@@ -55,12 +54,12 @@ __device__ __forceinline__ int64_t weight_of_row(const Params& p, int row) {
   return m * p.weight_m + tap_h * p.weight_h + tap_w * p.weight_w;
 }
 
-// What a block keeps in shared memory besides operands: products, barriers, tables.
+// Shared memory, without operands: products, barriers, tables.
 struct Products {
-  float* at;      // [row][row of the ring][column], and a row of zeros for taps that results do not have
+  float* at;  // [row][row of the ring][column], then a row of zeros for missing taps
   Ring stages;    // of the source
-  Ring steps;     // whose products are kept
-  int4* taps[2];  // by axis: of a phase count, first tap, its shift from the smallest
+  Ring steps;  // of products
+  int4* taps[2];  // by axis and phase: taps, first tap, its shift from the smallest
 
   template <class Params>
   __device__ __forceinline__ Products(const Params& p, unsigned char* shared) {
@@ -73,7 +72,8 @@ struct Products {
     taps[1] = taps[0] + p.axis[0].phases();
   }
 
-  // fills, frees: arrivals that say that a stage is full, and empty; the others multiply and add.
+  // fills, frees: arrivals that complete a stage's full and empty barriers. The others count threads that multiply and
+  // add.
   __device__ __forceinline__ void init_barriers(int fills, int frees, int multiply_threads, int add_threads) const {
     for (int slot = 0; slot < stages.slots; ++slot) {
       barrier_init(stages.full + 8 * slot, fills);
@@ -97,9 +97,9 @@ struct Products {
   }
 };
 
-// After each step the results whose last source row came in it. They fall into kinds: the phase of the height, the
-// channel where columns are adjacent in memory, kVector neighbours of one source column; and into units: 32 columns of
-// a row. A warp adds up some units of a kind at once.
+// After each step, adds up the results whose last source row came in it. Results are divided into kinds (phase of the
+// height, the channel if columns are adjacent, kVector neighbours of one source column) and units (32 columns of a
+// row). A warp adds up some units of a kind at once.
 template <class Params, int kWarps, int kMostUnits>
 class AddingWarp {
   using T = typename Params::Element;
@@ -135,13 +135,13 @@ class AddingWarp {
   __device__ __forceinline__ void add_all() const {
     const int behind = plan.shifts_h - 1, blocks = static_cast<int>(p.by_blocks.divisor);
     Neighbours<kVector> results;
-    int found = -1;  // the kind that they are of
+    int found = -1;  // the kind that `results` describes
     Ring kept = products.steps;
-    int ring = 0;  // row of the products, that of the step's first source row
+    int ring = 0;  // row of the ring for the step's first source row
     for (int segment = share.first_segment; segment < share.segments; segment += plan.segment_blocks) {
       const Segment place = place_segment(p, segment);
       for (int step = 0; step < plan.steps; ++step) {
-        const int first = max(0, step * plan.rows - behind);  // pixels of a phase
+        const int first = max(0, step * plan.rows - behind);  // in pixels of a phase
         const int count = max(0, min(plan.segment_rows, (step + 1) * plan.rows - behind) - first);
         const int turns = (count * blocks + kUnits - 1) / kUnits, all = p.kinds * turns;
         const int each = (all + kWarps - 1) / kWarps, end = min(all, (warp + 1) * each);
@@ -163,8 +163,8 @@ class AddingWarp {
   template <int kVector>
   struct Neighbours {
     int phase_h, phase_w;  // of the first one
-    int64_t at;  // in memory, from channel 0 of the source column's first result
-    int taps_h, first_h;  // of the height: count, shift of the first
+    int64_t at;  // elements from a source column's first pixel, in channel 0, to its first result
+    int taps_h, first_h;  // of the height: taps, shift of the first
     int most, taps_w[kVector];  // of the width
     int from[kVector];  // bytes to their first products, from those of column 0
     float bias[kVector];
@@ -196,8 +196,8 @@ class AddingWarp {
     return r;
   }
 
-  // Units from first_unit on, of `count` rows of the phase from `first` on. ring: row of the products that belongs to
-  // the first of these rows, by a shift of 0; not yet wrapped.
+  // Adds up units from first_unit on, of `count` rows of the phase from `first` on. ring: row of the ring that the
+  // first of these rows reads at shift 0; not yet wrapped.
   template <int kVector, int kTaps, int kUnits>
   __device__ __forceinline__ void add_up(const Segment& place, const Neighbours<kVector>& results, int first, int count,
                                          int first_unit, int ring) const {
@@ -213,7 +213,7 @@ class AddingWarp {
       const int w = (place.w + column) * p.axis[1].result_step();
       exists[u] = line < count && column < plan.columns && h < p.axis[0].result_size &&
                   w + results.phase_w < p.axis[1].result_size;
-      // Others read what the last row, and column, have.
+      // Lanes beyond these read the last row and column.
       row[u] = min(line, count - 1) + ring + results.first_h;
       from[u] = reinterpret_cast<const char*>(products.at + plan.lead + min(column, plan.columns - 1));
       to[u] = h * p.result_h + w * p.result_w;
@@ -235,14 +235,14 @@ class AddingWarp {
     }
   }
 
-  // row: of the ring, of the first tap, not yet wrapped.
+  // row: of the ring, at the first tap; not yet wrapped.
   template <int kVector, int kTaps, int kUnits>
   __device__ __forceinline__ void add_up_taps(float (&sum)[kUnits][kVector], const Neighbours<kVector>& results,
                                               const char* const (&from)[kUnits], int (&row)[kUnits]) const {
     const int step_w = kWordBytes * (p.tap_step[1] * plan.product_pitch + p.shift_step[1]);
     const int step_h = kWordBytes * p.tap_step[0] * p.axis[1].kernel * plan.product_pitch;
     const int pitch = kWordBytes * plan.pitch, zero = kWordBytes * share.rows * plan.product_pitch;
-    int of_line = 0;  // bytes from the first tap's products to those of the line of taps
+    int of_line = 0;  // bytes from the first tap's products to those of this line of taps
 #pragma unroll 1
     for (int a = 0; a < results.taps_h; ++a, of_line += step_h) {
       const char* line[kUnits];

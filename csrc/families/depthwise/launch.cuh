@@ -1,4 +1,4 @@
-// Launchers of the depthwise family, all directions.
+// Launchers of strips.cuh, and of the sum of splits.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ DepthwiseParams<T, PlanOf> depthwise_params(const Problem& problem, const PlanOf
   return p;
 }
 
-// Height and width in each other's place.
+// Exchanges height and width.
 template <class Params>
 void swap_axes(Params& p) {
   std::swap(p.axis[0], p.axis[1]);

@@ -1,4 +1,4 @@
-// Launcher of the depthwise family's kernels that walk down rows.
+// Launcher of row_stream.cuh.
 #pragma once
 
 #include "families/depthwise/launch.cuh"

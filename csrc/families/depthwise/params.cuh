@@ -1,7 +1,7 @@
-// Depthwise family, what its kernels share: one source or one result channel a group, so that nothing is reused across
-// channels and memory should be the limit.
+// Shared by depthwise's kernels. With one source or one result channel a group, nothing is reused across channels, and
+// memory should be the limit.
 //
-// grad_weight is described as grad_input is: its source is grad_output, and the input stands in the result's place.
+// grad_weight is described like grad_input: its source is grad_output, and the input takes the result's place.
 #pragma once
 
 #include <type_traits>
@@ -29,11 +29,11 @@ struct DepthwiseParams {
   int in_group, out_group;  // channels of a group
   bool is_forward;
   AxisGeometry axis[2];
-  AxisTaps taps[2][kDepthwiseStrides];  // of each phase (forward) or plane
+  AxisTaps taps[2][kDepthwiseStrides];  // of each phase (forward) or source phase
   Divisor by_in_group, by_out_group, by_channels, by_taps, by_kernel_w;
   PlanOf plan;
 
-  // Forward and grad_input: the channels that add up to one, and where their weights lie.
+  // Forward and grad_input: the source channels of a result channel, and where their weights lie.
   __device__ __forceinline__ int sources() const { return is_forward ? in_group : out_group; }
   __device__ __forceinline__ int source_channel(int c, int s) const {
     return (is_forward ? by_out_group : by_in_group).quotient(c) * sources() + s;
@@ -60,7 +60,8 @@ struct DepthwiseParams {
   }
 };
 
-// kCount neighbours as they move; the small types as whole registers, since their halves would be taken apart at once.
+// kCount neighbours as loaded or stored. 16-bit types stay in whole registers; otherwise the compiler takes their
+// halves apart at once.
 template <class T, int kCount>
 using RawPack = std::conditional_t<sizeof(T) == 2 && kCount % 2 == 0, Pack<uint32_t, kCount / 2>, Pack<T, kCount>>;
 
@@ -118,7 +119,7 @@ __device__ __forceinline__ void dispatch(int count, F&& f) {
   if (count == kMost) f(std::integral_constant<int, kMost>());
 }
 
-// A number, digit by digit.
+// Takes a mixed-radix number apart, the lowest digit first.
 class Digits {
  public:
   __device__ __forceinline__ explicit Digits(unsigned number) : rest_(static_cast<int>(number)) {}
@@ -134,8 +135,8 @@ class Digits {
   int rest_;
 };
 
-// Adds the splits of grad_weight. A block takes 32 elements; its warps take every eighth split, then their sums are
-// added in order, so the result never changes from run to run.
+// Adds the splits of grad_weight. A block has 32 elements. Each of its warps adds every eighth split, then the warps'
+// sums are added in order: same bits in every run.
 template <class Params>
 __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_add_splits(const __grid_constant__ Params p) {
   using T = std::remove_const_t<std::remove_pointer_t<decltype(p.source)>>;

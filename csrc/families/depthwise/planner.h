@@ -1,4 +1,4 @@
-// The planners of the depthwise family's kernels: a plan and its milliseconds.
+// Planners of strips and row_stream: each returns a plan and its estimate in ms.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,12 @@
 namespace deconv {
 
 std::pair<DepthwiseStripsPlan, double> plan_strips(const Problem& problem, const Device& device);
-// Nothing where row_stream does not serve the problem.
+// Nothing if row_stream does not serve the problem.
 std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Problem& problem, const Device& device);
 
-// True if channels lie innermost in the result, or in the input of grad_weight.
+// True if channels are innermost in the result (grad_weight: in the input).
 bool has_inner_channels(const Problem& problem);
-// True if every `count` neighbours along dimension `inner` of x or y lie at a multiple of their bytes.
+// True if each `count` neighbours along dimension `inner` of x or y are one aligned access.
 bool moves_packs(const Problem& problem, const Tensor4& tensor, int inner, int64_t count);
 
 std::string describe(const DepthwiseRowsPlan& plan, DType dtype);

@@ -1,4 +1,4 @@
-// Segments and lanes of row_stream.
+// Segments and lanes of row_stream.cuh.
 #include <algorithm>
 #include <cmath>
 
@@ -9,14 +9,14 @@
 namespace deconv {
 namespace {
 
-// Warp instructions, counted in machine code for compute capability 9.0: of a step, by itself and for each element that
-// a thread loads or stores; of a thread's place and weights. They issue at a share of the rate that has room for waits.
+// Warp instructions, counted in sm_90 machine code: of a step; for each element that a thread loads or stores; for a
+// thread's place and weights. kIssued: share of the issue rate that is reached; the rest is waits.
 constexpr double kStepCost = 24, kElementCost = 3, kBeginCost = 300, kIssued = 0.6;
-constexpr double kMovedOverCopied = 1.2;
+constexpr double kMovedOverCopied = 1.2;  // memory's time over that of a copy
 constexpr int64_t kLeastSegmentRows = 4;
 constexpr int kWarp = 32;
 
-// The bytes that move at once; 0 if row_stream does not serve the problem.
+// Bytes of one access; 0 if row_stream does not serve the problem.
 int bytes_at_once(const Problem& problem, bool channels_inner) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
   const int size = static_cast<int>(element_size(problem.dtype));
@@ -42,14 +42,14 @@ int bytes_at_once(const Problem& problem, bool channels_inner) {
   return is_whole && moves(3, columns, columns * stride) ? 16 : 0;
 }
 
-// How threads of so many columns and channels lie beside each other.
+// Arranges threads of `columns` columns and `channels` channels.
 void set_lanes(DepthwiseRowsPlan& p, const Problem& problem, int columns, int channels) {
   const Axis& w = problem.axis[1];
   const bool forward = problem.direction == Direction::kForward;
   p.line_runs = static_cast<int>(forward ? ceil_div(w.output, columns * p.stride) : ceil_div(w.input, columns));
   if (p.channels_inner) {
     const int64_t threads = problem.in_channels / channels;
-    // Two warps read twice as much of a pixel at once, which grad_weight's sums of lanes are not made for.
+    // Two warps read twice as much of a pixel at once. grad_weight adds lanes within one warp only.
     const int64_t warps = p.weight_gradient || threads % (2 * kWarp) != 0 ? 1 : 2;
     p.lanes = static_cast<int>(std::min<int64_t>(warps * kWarp, power_of_two_at_least(threads)));
     p.parts = p.line_runs;
@@ -77,7 +77,7 @@ void set_segments(DepthwiseRowsPlan& p, int64_t batch, int64_t rows, int64_t seg
 }  // namespace
 
 std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Problem& problem, const Device& device) {
-  if (!device.has_mma) return std::nullopt;  // its asynchronous copies came with compute capability 8.0
+  if (!device.has_mma) return std::nullopt;  // cp.async needs compute capability 8.0
   const bool forward = problem.direction == Direction::kForward;
   const Axis& h = problem.axis[0];
   const int element = static_cast<int>(element_size(problem.dtype));
@@ -109,13 +109,13 @@ std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Proble
     const double waves = all_warps() / at_once;
     return waves > 4 ? waves : std::ceil(waves);
   };
-  // Segments of which all waves of blocks end first. A thread that writes several lines a step, each in pieces, has
-  // short ones: neighbouring lines then leave soon after each other, which took a sixth of the time less.
+  // Chooses the segments with the shortest time. A thread that writes several lines a step, each in pieces, gets short
+  // segments instead: adjacent lines then leave soon after each other.
   const int64_t most = ceil_div(rows, kLeastSegmentRows);
   int64_t segments = most;
   if (!forward || p.stride == 1 || p.channels_inner) {
     double least = INFINITY;
-    for (int64_t count = 1; count <= most; count = std::max(count + 1, count * 9 / 8)) {  // tall images: some dozens
+    for (int64_t count = 1; count <= most; count = std::max(count + 1, count * 9 / 8)) {  // tall images try dozens
       set_segments(p, problem.batch, rows, count);
       const double time = rounds() * thread_cost();
       if (time < least) segments = count, least = time;
@@ -135,7 +135,7 @@ std::optional<std::pair<DepthwiseRowsPlan, double>> plan_row_stream(const Proble
   const double busy = std::min(1.0, all_warps() / (8.0 * device.multiprocessors));
   const double issue = all_warps() * thread_cost() / (4.0 * device.multiprocessors * busy * kClock * kIssued);
   const double memory = kMovedOverCopied * static_cast<double>(problem.bytes()) / device.bandwidth;
-  return std::pair(p, 1e3 * std::max(issue, memory));  // without launches, as the family's other estimate
+  return std::pair(p, 1e3 * std::max(issue, memory));  // without launches, like plan_strips
 }
 
 }  // namespace deconv

@@ -1,4 +1,4 @@
-// Blocks and splits of strips.
+// Blocks and splits of strips.cuh.
 #include "families/depthwise/planner.h"
 
 #include <algorithm>
@@ -10,15 +10,15 @@ namespace deconv {
 namespace {
 
 constexpr int kRowsOfThread = 16, kBlocksPerMultiprocessor = 4, kWeightBlocksPerMultiprocessor = 2;
-constexpr int kFirstRounds = 3;  // what a split's beginning costs, in strips of a thread
+constexpr int kFirstRounds = 3;  // cost of starting a split, in strips of a thread
 
-// Warp instructions, counted in the machine code for compute capability 9.0.
-constexpr double kItemCost = 120;  // a thread's pixels: their place, bias, stores
-constexpr double kRowCost = 20, kPixelCost = 4;  // a row of taps; one load, with its place and its bounds
-// Measured time over counted, beside the time to move all bytes: 1.0 to 2.6 in 18 timings on an H200; 2.7 to 4.1
-// without groups, in grad_weight and in grad_input of many channels from one.
+// Warp instructions, counted in sm_90 machine code.
+constexpr double kItemCost = 120;  // a strip: place, bias, stores
+constexpr double kRowCost = 20, kPixelCost = 4;  // a row of taps; one load with its place and bounds
+// Measured over counted time, without the time to move all bytes: 1.0 to 2.6 on an H200. Alone: one group, in
+// grad_weight and in grad_input of many channels from one: 2.7 to 4.1.
 constexpr double kMeasuredOverCounted = 1.5, kMeasuredOverCountedAlone = 3.2;
-// Axis 0 and 1 as the strips kernel has them: how many taps a phase or plane has at most, and the pixels between them.
+// An axis as strips sees it. most_taps: of a phase or source phase. tap_pitch: pixels from one tap to the next.
 struct StripsAxis : AxisGeometry {
   StripsAxis(const Problem& problem, int a) : AxisGeometry(geometry(problem, a)) {
     const int common = gcd(stride, dilation);
@@ -28,7 +28,7 @@ struct StripsAxis : AxisGeometry {
   int most_taps, tap_pitch;
 };
 
-// Splits of the `rounds` that each of `blocks` has: those which end first, of the numbers that just fill some waves.
+// Splits of the `rounds` of each of `blocks`: the number that ends first, of those that just fill some waves.
 int64_t splits_of(int64_t rounds, int64_t blocks, const Problem& problem, const Device& device) {
   constexpr int kMostWaves = 16;
   const int64_t sums = problem.w.numel() * static_cast<int64_t>(accumulator_size(problem.dtype));
@@ -43,7 +43,7 @@ int64_t splits_of(int64_t rounds, int64_t blocks, const Problem& problem, const 
   return best;
 }
 
-// Lanes that leave few threads idle; the more, the longer the pieces of memory.
+// Lanes that leave few threads idle; as many as possible, because more lanes access longer pieces of memory.
 int lanes_of(int64_t inner) {
   const auto busy = [inner](int lanes) {
     return static_cast<double>(kDepthwiseThreads / lanes * inner) / static_cast<double>(ceil_div(inner, lanes));
@@ -86,7 +86,7 @@ double set_blocks(DepthwiseStripsPlan& tile, const Problem& problem, const Devic
   tile.tap_columns = forward ? strips.most_taps : strips.kernel;
   const int64_t weights = static_cast<int64_t>(tile.tap_rows) * tile.tap_columns * sources * tile.vector *
                           static_cast<int64_t>(accumulator_size(problem.dtype));
-  const int64_t line = channels * strips.phases() / tile.vector;  // threads side by side, of channels innermost
+  const int64_t line = channels * strips.phases() / tile.vector;  // adjacent threads, channels innermost
   tile.lanes = inner ? lanes_of(line) : rows.phases() / (forward ? phases : 1);
   while (inner && tile.lanes > 1 && tile.lanes * weights > kDepthwiseSharedBytes) tile.lanes /= 2;
   const int strip = depthwise_strip(inner ? tile.vector : 1);
@@ -122,7 +122,7 @@ double set_passes(DepthwiseStripsPlan& tile, const Problem& problem, const Devic
   const int64_t pairs = problem.in_channels * problem.out_channels_per_group();
   tile.lanes = inner ? lanes_of(pairs / tile.vector) : rows.stride;
   tile.first_slots = kDepthwiseThreads / tile.lanes;
-  // Source phases beyond the image, too: their taps get zeros.
+  // Includes source phases beyond the image: their taps get zeros.
   tile.passes[0] = tile.chunks[0] * (inner ? rows.stride : 1);
   tile.passes[1] = tile.chunks[1] * strips.stride;
   tile.blocks_inner = static_cast<int>(inner ? ceil_div(pairs, static_cast<int64_t>(tile.lanes) * tile.vector) : pairs);
@@ -173,7 +173,7 @@ std::pair<DepthwiseStripsPlan, double> plan_strips(const Problem& problem, const
   const double warps = static_cast<double>(rounds) * kDepthwiseThreads / 32;
   const int64_t busy = std::min<int64_t>(2 * device.multiprocessors, tile.blocks);  // two blocks a multiprocessor
   const double issue = of_strip * warps / (2.0 * static_cast<double>(busy) * kClock) *
-                       static_cast<double>(accumulator_size(problem.dtype)) / 4;  // float64 has half of the rate
+                       static_cast<double>(accumulator_size(problem.dtype)) / 4;  // float64 issues at half rate
   const bool is_alone = problem.groups == 1 && (tile.weight_gradient || (problem.direction == Direction::kGradInput &&
                                                                          problem.in_channels > problem.out_channels));
   const double measured = (is_alone ? kMeasuredOverCountedAlone : kMeasuredOverCounted) * issue;

@@ -1,17 +1,17 @@
-// Depthwise kernels of small square kernels K and strides S, either layout: one channel a group on either side. Threads
-// walk down the rows. In step t a thread meets row t of the input and the S rows o of the output with o + padding =
-// S t + r, r = 0 .. S-1, its columns of both in registers:
+// row_stream: depthwise layers with a square kernel K and stride S known at compile time, either layout. Threads walk
+// down the rows. In step t a thread has its columns of row t of the input and of the S rows o of the output with
+// o + padding = S t + r, r = 0 .. S-1:
 //
 //   forward:     output[S t - padding + k] += input[t] * weight[k]
 //   grad_input:  grad_input[t - a] += grad_output[S t - padding + r] * weight[S a + r]
 //   grad_weight: grad_weight[S a + r] += input[t - a] * grad_output[S t - padding + r]
 //
-// Then the first S rows of the output, or the input's row of the last a, have all their taps and leave. So every
-// element is used by one thread, once, but for the columns of its neighbours: these come from their registers by
-// shuffles where the width is innermost, and are copied twice where channels are.
+// Then the first S output rows, or the input row of the last a, are complete and leave. Each element is used by one
+// thread, once, except neighbours' columns: they arrive by shuffles (width innermost) or are copied twice (channels
+// innermost).
 //
-// Rows come to shared memory by asynchronous copies some steps before their step: loads to registers would be waited
-// for together, whatever their step, for they share one of the few counters that a warp waits on.
+// cp.async fills a ring in shared memory some steps ahead. Loads into registers would share one of a warp's few
+// scoreboards, so that waiting for one step waits for all.
 #pragma once
 
 #include "device/cp_async.cuh"
@@ -22,7 +22,7 @@ namespace deconv {
 template <class T>
 using DepthwiseRowsParams = DepthwiseParams<T, DepthwiseRowsPlan>;
 
-// kMoved: bytes that move at once at most, for they lie on their own boundary in memory: 4 (channels innermost) or 16.
+// kMoved: most bytes of one access, by its alignment in memory: 4 (channels innermost) or 16.
 template <class T, int kStride_, int kKernel_, bool kChannelsInner_, int kMoved_, DepthwiseRowsRead kRead_>
 struct DepthwiseRowsShape {
   using Element = T;
@@ -35,7 +35,7 @@ struct DepthwiseRowsShape {
   static constexpr int kOutputColumns = kStride * kColumns;
   static constexpr int kPadding = depthwise_rows_padding(kKernel, kStride);
   static constexpr int kHistory = depthwise_rows_history(kKernel, kStride);
-  // Columns of the neighbours: of the input that meet a thread's output, and of the output that meet its input.
+  // Neighbours' columns: of the input that meet a thread's output; of the output that meet its input.
   static constexpr int kInputLeft = depthwise_rows_input_left(kKernel, kStride);
   static constexpr int kInputRight = depthwise_rows_input_right(kKernel, kStride);
   static constexpr int kOutputLeft = kPadding;
@@ -43,14 +43,14 @@ struct DepthwiseRowsShape {
   static constexpr int kBlocks = depthwise_rows_blocks(kChannelsInner);
 };
 
-// Where a thread is, and what of a line it has.
+// A thread's rows, channel and share of a line.
 template <class Shape>
 struct DepthwiseRowsPlace {
   using T = typename Shape::Element;
 
   __device__ __forceinline__ DepthwiseRowsPlace(const DepthwiseRowsParams<T>& p) {
     Digits block(blockIdx.x);
-    const int channel_block = block.take(p.plan.by_channel_blocks);  // neighbours in memory at the same time
+    const int channel_block = block.take(p.plan.by_channel_blocks);  // blocks that run together are adjacent in memory
     split = block.rest();
     const int thread = split * p.plan.threads + static_cast<int>(threadIdx.x);
     const int lane = thread & (p.plan.lanes - 1), unit = thread / p.plan.lanes;
@@ -80,18 +80,18 @@ struct DepthwiseRowsPlace {
   __device__ __forceinline__ Pointer at(Pointer data, const DepthwiseStrides& stride, int row, int column) const {
     return data + image * stride.n + channel * stride.c + row * stride.h + column * stride.w;
   }
-  // A channel that exists.
+  // A channel that exists, for weights and bias.
   __device__ __forceinline__ int channel_or_first() const { return exists ? channel : 0; }
 
   int split, channel, image, first_row;
   int first_channel;  // of the unit's lanes in this warp
-  int run;  // of the line: which of its columns
-  bool is_unit;  // its threads' part of a line exists
-  bool exists, owns;  // its channel, or columns, exist as well; owns: and is not there for a neighbour alone
-  bool has_left, has_right;  // neighbours by shuffles
+  int run;  // which thread's share of the line
+  bool is_unit;  // its part of a line exists
+  bool exists, owns;  // exists: so do its channel or columns; owns: not only for a neighbour
+  bool has_left, has_right;  // in the line
 };
 
-// Columns side by side of one line: the first, how many the line has, and how far apart they are in memory.
+// Adjacent columns of a line: the first, the line's number of columns, elements from one to the next.
 struct DepthwiseRowsColumns {
   int first, of_line;
   int64_t step;
@@ -101,8 +101,8 @@ struct DepthwiseRowsColumns {
   }
 };
 
-// Rows of a source as a warp has them in shared memory: of each thread kOwn columns of its own, and where channels are
-// innermost those of its neighbours beside them. A cell is what a thread has of one column, or of all its own ones.
+// Rows of a source in a warp's shared memory: kOwn columns of each thread and, with channels innermost, its neighbours'
+// columns next to them. A cell is a thread's share of one column (channels innermost), or of all its own columns.
 template <class Shape, int kOwn, int kLeft, int kRight>
 class DepthwiseRow {
   using T = typename Shape::Element;
@@ -112,7 +112,7 @@ class DepthwiseRow {
 
  public:
   static constexpr int kSpan = kLeft + kOwn + kRight;
-  // The first column of a thread's cells, from its first own one on.
+  // First column of a thread's cells, relative to its own first.
   static constexpr int kFirst = Shape::kChannelsInner ? -kLeft : 0;
   static constexpr int kCells = Shape::kChannelsInner ? kSpan : 1;
   static constexpr int kBytes = kCells * 32 * kCell;  // of a warp
@@ -139,7 +139,8 @@ class DepthwiseRow {
     from_step_ = kTogether * columns.step;
   }
 
-  // To shared memory; zeros where the row does not exist, or its columns do not. line: at the thread's first cell.
+  // Issues the copies of a row to shared memory; zeros where the row or its columns do not exist. line: at the thread's
+  // first cell.
   __device__ __forceinline__ void copy(unsigned char* row, const T* line, bool exists) const {
     const unsigned inside = exists ? inside_ : 0u;
     const T* from = line + from_first_;
@@ -154,7 +155,7 @@ class DepthwiseRow {
     }
   }
 
-  // All lanes of a warp together, after they know their copies to be complete.
+  // All lanes of a warp call it together, after their copies are complete.
   __device__ __forceinline__ void read(float (&values)[kSpan][kChannels], const unsigned char* row,
                                        const DepthwiseRowsPlace<Shape>& place) const {
     const Cell* const cells = reinterpret_cast<const Cell*>(row) + lane_;
@@ -178,7 +179,7 @@ class DepthwiseRow {
   }
 
  private:
-  // Cells beside each other that one copy takes; each of the threads of a unit then has a part of so many columns.
+  // Adjacent cells that one copy takes. A thread then copies every kTogether-th column.
   static constexpr int kTogether = Shape::kChannelsInner && Shape::kMoved > kCell ? Shape::kMoved / kCell : 1;
   static constexpr int kMoved = Shape::kMoved < kTogether * kCell ? Shape::kMoved : kTogether * kCell;
   static constexpr int kCopies = (kCells + kTogether - 1) / kTogether;
@@ -187,7 +188,7 @@ class DepthwiseRow {
   int64_t from_first_ = 0, from_step_;
   unsigned inside_ = 0;  // a bit for each copy
 
-  // Some words of the cell of another lane; zeros if it is not inside.
+  // Some words of another lane's cell; zeros if it does not exist.
   static __device__ __forceinline__ Cell shuffle(const Cell& cell, int lane, bool is_inside, int first, int end) {
     Cell words = {};
 #pragma unroll
@@ -199,7 +200,7 @@ class DepthwiseRow {
   }
 };
 
-// A warp's ring of steps in shared memory: one in use, the others on their way.
+// A warp's ring of steps in shared memory: one in use, the others in flight.
 template <class Shape>
 class DepthwiseRowsRing {
  public:
@@ -210,7 +211,7 @@ class DepthwiseRowsRing {
   __device__ __forceinline__ explicit DepthwiseRowsRing(unsigned char* shared)
       : begin_(shared + threadIdx.x / 32 * kBytes), next_(begin_) {}
 
-  // Starts the copies of the first steps by copy(where), which is called once a step.
+  // Issues the copies of the first steps, by one call of copy(where) a step.
   template <class Copy>
   __device__ __forceinline__ void fill(Copy&& copy) {
 #pragma unroll
@@ -220,7 +221,7 @@ class DepthwiseRowsRing {
     }
     free_ = begin_ + kAhead * kStepBytes;
   }
-  // The next step's rows, complete for all lanes; starts the copies of the step so far ahead that takes the place of
+  // Returns the next step's rows, complete for all lanes. Issues the copies of the step kAhead later into the slot of
   // the step before.
   template <class Copy>
   __device__ __forceinline__ const unsigned char* advance(Copy&& copy) {
@@ -249,7 +250,7 @@ __device__ __forceinline__ void load_weights(float (&weights)[kKernel][kKernel][
   }
 }
 
-// Moves every row to the next, and zeros to the first.
+// Moves every row to the next, and zeros into the first.
 template <int kRows, int kColumns, int kChannels>
 __device__ __forceinline__ void move_rows(float (&rows)[kRows][kColumns][kChannels]) {
 #pragma unroll
@@ -262,7 +263,7 @@ __device__ __forceinline__ void move_rows(float (&rows)[kRows][kColumns][kChanne
   }
 }
 
-// A thread's columns of a row of the result.
+// Stores a thread's columns of a row of the result.
 template <class Shape, int kColumns>
 __device__ __forceinline__ void store_row(typename Shape::Element* line, const DepthwiseRowsColumns& columns,
                                           const float (&values)[kColumns][Shape::kChannels]) {
@@ -317,9 +318,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 #pragma unroll
   for (int v = 0; v < kChannels; ++v) bias[v] = p.bias != nullptr ? widen(p.bias[place.channel_or_first() + v]) : 0.0f;
 
-  // Output rows that wait for further input.
+  // Output rows that wait for further input rows.
   constexpr int kWaiting = kKernel - kStride;
-  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels] = {};  // at first of rows that are not stored
+  float waiting[kWaiting > 0 ? kWaiting : 1][kColumns][kChannels] = {};  // the first are of rows that are not stored
   for (int step = 0; step < steps; ++step) {
     float x[Row::kSpan][kChannels];
     rows.read(x, ring.advance(copy), place);
@@ -456,7 +457,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
 
   float sums[kKernel][kKernel][kChannels] = {};
   float x[kHistory][kColumns][kChannels] = {};  // row t - a
-#pragma unroll(kHistory)  // so that rows need not move
+#pragma unroll(kHistory)  // unrolled, so that rows need not move
   for (int step = 0; step < steps; ++step) {
     move_rows(x);
     const unsigned char* const own = ring.advance(copy);
@@ -470,7 +471,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
       if (here_output < 0 || here_output >= output_end) continue;
 #pragma unroll
       for (int a = 0; a < kHistory; ++a) {
-        // No products of rows that are not there.
+        // Skips input rows outside the segment.
         if (kStride * a + r >= kKernel || here - a < place.first_row || here - a >= end) continue;
 #pragma unroll
         for (int k = 0; k < kKernel; ++k) {
@@ -485,7 +486,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Shape::kBlocks)
   }
 
   start_dependents();
-  // Sums of lanes, then of warps, in their order. Lanes along the channels keep their own.
+  // Adds lanes, then warps, in order. Lanes along the channels keep their own sums.
   __shared__ float of_warps[kWarps][kKernel][kChannels][Shape::kChannelsInner ? 32 : 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = p.plan.threads / 32;
   const int kept = Shape::kChannelsInner ? p.plan.lanes : 1;

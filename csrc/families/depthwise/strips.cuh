@@ -1,12 +1,12 @@
-// Depthwise kernels of any kernel, stride, dilation and multiplier, either layout.
+// strips: depthwise layers of any kernel, stride, dilation and multiplier, either layout.
 //
-// A thread has a strip: kStrip pixels of one phase along axis 1, and of each a vector of neighbours in memory. A row of
+// A thread has a strip: kStrip pixels of one phase along axis 1, each with a vector of neighbours in memory. A row of
 // taps meets a window of source pixels in registers:
 //
 //   forward, grad_input: sums[i] += source[i + k] * weight[k]
 //   grad_weight:         sums[k] += source[i + k] * input[i]
 //
-// Neighbouring threads are neighbours in memory, and windows of neighbouring rows meet in the L1:
+// Adjacent threads are adjacent in memory, and windows of adjacent rows meet in L1:
 //
 //   channels innermost   axis 0 = height, axis 1 = width; vectors of channels; lanes: channels, of all phases of the
 //                        width one after the other; then strips
@@ -22,7 +22,7 @@ namespace deconv {
 template <class T>
 using DepthwiseStripsParams = DepthwiseParams<T, DepthwiseStripsPlan>;
 
-// Pixels of one row from `column` on, `step` apart; zeros outside the image.
+// Loads pixels of one row from `column` on, `step` apart; zeros outside the image.
 template <int kVector, int kCount, class T>
 __device__ __forceinline__ void load_pixels(RawPack<T, kVector> (&pixels)[kCount], const T* row, int column, int step,
                                             int width, int64_t stride) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void slide(const RawPack<T, kPixel> (&window)[kStrip 
   }
 }
 
-// kPixel, kResult: neighbours that a thread loads and stores at once. Vectors of phases have one of the two.
+// kPixel, kResult: neighbours that a thread loads and stores at once. With vectors of phases one of them is 1.
 template <class T, int kPixel, int kResult>
 class DepthwiseStripsConv {
   using Accum = AccumulatorOf<T>;
@@ -128,7 +128,7 @@ class DepthwiseStripsConv {
   int weight_pitch, c, phases[2];
   Accum sums[kStrip][kResult];
 
-  // The rows of taps of a result row, source phases merged; of a vector of phases the first.
+  // Rows of taps of a result row, source phases merged; for a vector of phases, of the first.
   __device__ __forceinline__ AxisTaps tap_rows() const {
     if (p.is_forward) return p.taps[0][phases[0]];
     constexpr int kRows = kPhases ? kPixel : 1;
@@ -199,7 +199,7 @@ class DepthwiseStripsConv {
   }
 };
 
-// A block takes one chunk of taps and one split of the strips for some pairs of channels (channels innermost), or for
+// A block has one chunk of taps and one split of the strips, for some pairs of channels (channels innermost), or for
 // one pair and all source phases of the width. Its slots share the strips; their sums are added in a fixed order.
 template <class T, int kVector>
 class DepthwiseStripsWeight {

@@ -1,4 +1,4 @@
-// Tiles of the mma family (kernels/mma/conv.cuh).
+// Tiles of conv.cuh.
 #include "families/igemm_sm80/planner.h"
 
 #include <algorithm>
@@ -15,20 +15,20 @@ namespace deconv {
 namespace {
 
 constexpr int64_t kMinChannels = 8;  // a group, on either side; fewer leave most of a tile empty
-constexpr int kMostKept = 2;  // halos of a tile that stay for all phases
-constexpr int64_t kMostReach = INT32_MAX;  // bytes from a halo's first pixel to its last
+constexpr int kMostKept = 2;  // reused halos of a tile
+constexpr int64_t kMostReach = INT32_MAX;  // bytes from a halo's first pixel to its last: 32-bit offsets
 constexpr int64_t kMostPadding = 2;
-constexpr int kMostItems = 32;  // of a block
-constexpr int kLeastWidth = 4;  // of a tile that could be wider
+constexpr int kMostItems = 32;  // work tiles of a block
+constexpr int kLeastWidth = 4;  // columns of a tile that could be wider
 
-// Cycles of a multiprocessor, fitted to timings of all tiles of 26 layers on an H200.
+// Cycles of a multiprocessor of an H200, fitted to timings of all tiles of 26 layers.
 constexpr double kShareOfPeak = 0.91;  // of the tensor cores' rate
-constexpr int kSplitProducts = 4;  // times as much: three TF32 products
-constexpr double kTwoRows = 1.4;  // times as much where a warp has two rows of 16 channels and reloads pixels
-constexpr double kManyChannels = 1.2;  // times as much where a block has 256 channels and reloads weights
-constexpr int kTurnCost = 30;  // of a band and tap besides: the barrier, the weights
-constexpr double kRowCost[3] = {1.5, 3.5, 28};  // of a band of a halo's pixel: 16 bytes at once; float32; registers
-constexpr int kElements = 4;  // in a cycle, that leave alone or in lines of partial sectors
+constexpr int kSplitProducts = 4;  // times the cycles: tf32x3
+constexpr double kTwoRows = 1.4;  // times the cycles if a warp has 32 channels: more loads of pixels
+constexpr double kManyChannels = 1.2;  // times the cycles if a block has 256 channels: more loads of weights
+constexpr int kTurnCost = 30;  // a turn: the barrier, the weights
+constexpr double kRowCost[3] = {1.5, 3.5, 28};  // a band of a halo's pixel: 16 bytes at once; float32; registers
+constexpr int kElements = 4;  // a cycle, stored one by one or in lines of partial sectors
 constexpr int kItemCost = 700, kBlockCost = 500;
 constexpr double kLaunchMs = 6e-3;
 
@@ -50,7 +50,7 @@ class Candidates {
         element_(element_size(problem.dtype)),
         vector_source_(vector_source(problem)) {}
 
-  // Images at a time if kernels before and after rewrite the source and the result. 0: they may not.
+  // Images at a time if kernels before and after rewrite source and result; 0 if they cannot.
   int slice(bool repack, bool unpack) const {
     const auto is_whole = [&](int64_t channels) { return channels * element_ % 16 == 0; };  // in each group
     if (repack && (vector_source_ || !is_whole(c_.source_channels))) return 0;
@@ -64,13 +64,13 @@ class Candidates {
   // True if the result's two phases along the width can be stored together: four columns at once, aligned.
   bool alternates() const { return c_.result.stride[1] != 1 && w_.result_step() == 2 && packs_four_columns(c_.result); }
 
-  // Other tiles leave half of their channels empty, or bring halos too often.
+  // False for tiles that leave half of their channels empty, or load halos more often than necessary.
   bool suits(const Sm80Tile& tile) const {
     const int64_t channels = c_.result_channels;
     return tile.channels() == 32 ? channels <= 32 : channels > tile.channels() / 2;
   }
 
-  // The best of the shapes that the tile's pixels can take. Nothing if none fits.
+  // The best shape of the tile's pixels; nothing if none fits.
   std::optional<IgemmSm80Plan> plan(const Sm80Tile& tile, bool repack, bool unpack, int together) const {
     std::optional<IgemmSm80Plan> best;
     double best_ms = 0;
@@ -78,7 +78,7 @@ class Candidates {
     int last = 0;
     for (int most = tile.pixels(); most >= kLeastWidth; most /= 2) {
       const int even = even_part(width, most);
-      // As it is, and as whole 8 pixels, which come from neighbouring rows of shared memory.
+      // The even width, and rounded up to 8 pixels, which are adjacent rows of shared memory.
       for (const int w : {(even + 7) / 8 * 8, even}) {
         if (w == last || w > most) continue;
         last = w;
@@ -99,7 +99,7 @@ class Candidates {
 
   double estimate_ms(const IgemmSm80Plan& p) const {
     const double phases = p.phases_h * p.phases_w;
-    const double taps = h_.kernel * w_.kernel / phases;  // of a block, on average
+    const double taps = h_.kernel * w_.kernel / phases;  // of a work tile, on average
     const double outputs = p.tile.channels() * p.tile.pixels();
     const double products = outputs * kSm80BandBytes / (kShareOfPeak * sm80_tensor_rate(device_.capability)) *
                             (p.tile.rows == 2 ? kTwoRows : 1) * (p.tile.warps_m == 4 ? kManyChannels : 1) *
@@ -113,7 +113,7 @@ class Candidates {
     const double item = taps * p.bands * (products + kTurnCost) + rows * kRowCost[loads] +
                         (leaves_alone ? outputs / kElements : 0) + kItemCost;
     const double rounds = ceil_div(p.blocks, device_.multiprocessors);
-    const double speed = (1 + std::min<double>(rounds, resident(p))) / 3;  // of blocks at once, over that of two
+    const double speed = (1 + std::min<double>(rounds, resident(p))) / 3;  // of resident blocks, over that of two
     const double slices = ceil_div(problem_.batch, p.slice);
     const double cycles = slices * rounds * (p.items_per_block * item + kBlockCost) / speed;
     const double others = problem_.bytes() - c_.result.numel() * element_;
@@ -126,7 +126,7 @@ class Candidates {
  private:
   std::optional<IgemmSm80Plan> with_width(const Sm80Tile& tile, int width, int row_bytes, bool keep, bool repack,
                                           bool unpack, int together) const {
-    if (together > 1 && width % 2 != 0) return std::nullopt;  // a lane has two neighbours of each phase
+    if (together > 1 && width % 2 != 0) return std::nullopt;  // a lane has two adjacent pixels of each phase
     IgemmSm80Plan p;
     p.tile = tile;
     p.together = together;
@@ -147,7 +147,7 @@ class Candidates {
     p.unpack = unpack;
     p.slice = slice(repack, unpack);
     const int of_chunk = row_bytes / kSm80BandBytes;
-    if (p.bands < of_chunk) return std::nullopt;  // half of each row empty
+    if (p.bands < of_chunk) return std::nullopt;  // half of each row is empty
     const int height = h_.phase_size(0), rest = tile.pixels() / width;
     p.pixels.w = width;
     p.pixels.h = even_part(height, rest);
@@ -166,7 +166,7 @@ class Candidates {
 
     const int planes = p.planes_h * p.planes_w, halos = p.chunks * planes;
     if (keep && (p.phases_h * p.phases_w == 1 || halos > kMostKept)) return std::nullopt;
-    // A halo that is asked for at its predecessor's first turn must be there in time, however few turns there are.
+    // A halo that is issued in its predecessor's first turn must arrive in time, however few turns there are.
     const int turns = std::max(1, span_h_.least * span_w_.least) * (p.bands % of_chunk == 0 ? of_chunk : 1);
     p.keep_halos = keep;
     p.halos_ahead = keep ? halos : ceil_div(kSm80Stages - 1, turns);
@@ -191,24 +191,24 @@ class Candidates {
   }
 
   int64_t result_image_bytes() const { return c_.result.numel() / problem_.batch * element_; }
-  // Of what the kernel stores.
+  // True if the kernel itself stores adjacent channels.
   bool channels_adjacent(const IgemmSm80Plan& p) const { return p.unpack || c_.result.stride[1] == 1; }
 
   bool is_whole(int64_t elements) const { return elements * element_ % kSectorBytes == 0; }
   bool whole_lines() const { return is_whole(c_.result.stride[2]) && is_whole(c_.result.stride[1]); }
-  // True if a tile has its lines of the result whole, and one after the other.
+  // True if a tile has whole lines of the result, one after the other.
   bool holds_lines(const IgemmSm80Plan& p) const {
     return h_.result_step() == 1 && w_.result_step() == p.together && p.pixels.w >= w_.phase_size(0);
   }
 
-  // Blocks of a multiprocessor.
+  // Blocks a multiprocessor.
   int resident(const IgemmSm80Plan& p) const {
     return std::clamp(device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared), 1,
                       sm80_blocks(p.tile.rows, p.split));
   }
 
-  // As many items a block as leave the blocks in few whole rounds: a block's first halo comes while nothing is
-  // computed, a fifth of an item's time. False: too many items.
+  // Chooses the work tiles of a block, so that blocks fill few whole rounds. A block's first halo arrives while nothing
+  // is computed: a fifth of a work tile's time. False: too many work tiles.
   bool choose_runs(IgemmSm80Plan& p) const {
     const int64_t items = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w * p.phases_h * p.phases_w;
     const int64_t columns = problem_.groups * p.m_tiles, at_once = int64_t{device_.multiprocessors} * resident(p);
@@ -227,14 +227,14 @@ class Candidates {
     return true;
   }
 
-  // Bytes of memory, to and fro, for the result. A sector that is written in part is read before.
+  // Bytes of memory traffic for the result. A sector that is written in part is read first.
   double result_traffic(const IgemmSm80Plan& p) const {
     const double bytes = c_.result.numel() * element_;
     if (channels_adjacent(p)) return bytes;
     const double line = p.pixels.w * p.together * element_;  // of a tile
     const int apart = w_.result_step() / p.together;
     const double sectors = line * apart / kSectorBytes;
-    // Each of the two or more phases writes its part.
+    // Each of two or more phases writes its part of a sector.
     if (apart > 1) return 3 * bytes / line * kSectorBytes * std::min<double>(sectors + 1, p.pixels.w);
     if (is_whole(p.pixels.w * p.together) && whole_lines()) return bytes;
     return bytes / line * kSectorBytes * (sectors + 3);
@@ -272,7 +272,7 @@ bool sm80_vector_result(const Problem& problem, const IgemmSm80Plan& plan) {
   const int64_t size = element_size(problem.dtype);
   if (plan.unpack) return true;
   if (c.result.stride[1] == 1) return packs_along_channels(c.result, c.result_channels, 16 / size);
-  // Pairs of 16-bit columns, in one line and in one word.
+  // Pairs of 16-bit columns, each in one line and in one word.
   const bool pairs = geometry(problem, 1).result_step() == 1 && plan.pixels.w % 2 == 0;
   return size == 2 && c.result.stride[3] == 1 && pairs && c.result.size[3] % 2 == 0 && c.result.stride[0] % 2 == 0 &&
          c.result.stride[1] % 2 == 0 && c.result.stride[2] % 2 == 0;

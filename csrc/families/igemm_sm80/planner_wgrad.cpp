@@ -1,4 +1,4 @@
-// Tiles, steps and splits of the mma family's grad_weight (kernels/mma/weight.cuh).
+// Tiles, steps and splits of wgrad.cuh.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,14 +18,14 @@ namespace {
 constexpr int kMostTaps = 12;  // of a group along one axis
 constexpr int kMostChunks = 12;
 constexpr int kStepPixels[] = {32, 64, 128};  // at most
-constexpr int kLeastWidth = 4;                // of a tile that could be wider
+constexpr int kLeastWidth = 4;  // columns of a tile that could be wider
 constexpr int64_t kMostCoordinate = 1 << 30;
 
 // Cycles of a multiprocessor of an H200.
 constexpr double kShareOfPeak = 0.4, kShareOfWarp = 0.03, kMostShare = 0.76;  // of mma.sync's rate, by resident warps
-constexpr int kPieceCost[3] = {1, 2, 7};  // of staging 16 bytes: at once; float32; through registers
+constexpr int kPieceCost[3] = {1, 2, 7};  // staging 16 bytes: at once; float32; through registers
 constexpr int kStepCost = 150, kBlockCost = 4000;
-constexpr int kSplitProducts = 3;  // of TF32 parts
+constexpr int kSplitProducts = 3;  // tf32x3
 constexpr double kLaunchMs = 6e-3;
 
 std::string refusal(const Problem& problem, const Device& device) {
@@ -37,7 +37,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   return tensor_core_refusal(problem, 1, kSm80MaxKernel, kSm80MaxStride);
 }
 
-// Sizes of groups of taps along one axis: all, a half, a third, those that share lines, one; the largest first.
+// Sizes of tap groups along one axis: all, a half, a third, those that share lines, one; the largest first.
 std::vector<int> tap_groups(const Axis& axis) {
   const int64_t kernel = axis.kernel, sharing = ceil_div(kernel, axis.stride / gcd(axis.stride, axis.dilation));
   std::vector<int> sizes;
@@ -51,7 +51,7 @@ std::vector<int> tap_groups(const Axis& axis) {
 
 class Candidates {
  public:
-  // repack: kernels before rewrite what does not lie in packs of 16 bytes along the channels.
+  // repack: kernels before rewrite operands that are not in packs of 16 bytes of channels.
   Candidates(const Problem& problem, const Device& device, bool repack)
       : problem_(problem),
         device_(device),
@@ -69,15 +69,15 @@ class Candidates {
     y_vector_ = repack || y;
   }
 
-  // True if an operand is rewritten at all, and what is has room.
+  // True if an operand is rewritten and fits.
   bool can_repack() const { return (repack_x_ || repack_y_) && x_bytes() + y_bytes() <= kRepackLimit; }
 
-  // Everything but the splits, for tiles and taps that suit the problem.
+  // Visits the plans for all tiles and tap groups that suit the problem, without splits.
   template <class Visit>
   void for_all(Visit visit) const {
     const int chunks = ceil_div(channels_n_, 16);
     const auto consider = [&](WgradSm80Tile tile) {
-      // The narrow tile where the wide one would leave half of its rows empty.
+      // The narrow tile only where the wide one would leave half of its rows empty.
       const bool is_narrow = tile.rows == 2, half_empty = round_up(channels_m_, 32) < round_up(channels_m_, 64);
       if (is_narrow != half_empty && (is_narrow || channels_m_ <= 32)) return;
       for (const int warps_m : {1, 2, 4}) {
@@ -111,7 +111,7 @@ class Candidates {
     }
   }
 
-  // The splits that are estimated best. False: their sums need more than the workspace.
+  // Chooses the splits with the lowest estimate. False: their sums exceed the workspace.
   bool choose_splits(WgradSm80Plan& p) const {
     const int64_t most_steps = std::max<int64_t>(1, most_split_pixels(problem_) / p.step_pixels);
     const SplitLimits limits{p.blocks, p.steps, most_splits(partial_bytes(p)), most_steps};
@@ -138,7 +138,7 @@ class Candidates {
     const double blocks = ceil_div(p.blocks, device_.multiprocessors);
     const double warps = std::min<double>(blocks, resident(p)) * p.warps();
     const double share = std::min(kMostShare, kShareOfPeak + kShareOfWarp * warps);
-    const double uneven = std::ceil(warps / 4) * 4 / warps;  // warps of the four schedulers
+    const double uneven = std::ceil(warps / 4) * 4 / warps;  // warps of the busiest scheduler, of four
     const double step = uneven * products(p) / share + staging(p) + kStepCost;
     const double cycles = blocks * (p.steps_per_split * step + kBlockCost);
     return 1e3 * std::max(cycles / kClock, problem_.bytes() / device_.bandwidth) + kLaunchMs +
@@ -149,7 +149,7 @@ class Candidates {
   int64_t x_bytes() const { return repack_x_ ? repacked_bytes(problem_.x, problem_.groups, problem_.dtype) : 0; }
   int64_t y_bytes() const { return repack_y_ ? repacked_bytes(problem_.y, problem_.groups, problem_.dtype) : 0; }
 
-  // The shape of at most so many pixels that stages least.
+  // Visits the shape of at most `most` pixels with the lowest cost a pixel.
   template <class Visit>
   void with_pixels(const WgradSm80Plan& plan, int most, Visit visit) const {
     std::optional<WgradSm80Plan> best;
@@ -188,7 +188,7 @@ class Candidates {
       return wgrad_sm80_taps(axis.kernel, axis.stride, axis.padding, axis.dilation, most, pixels, taps.data());
     };
     const int64_t rows = p.pixels.n * lines(h_, p.taps_h, p.pixels.h) * lines(w_, p.taps_w, p.pixels.w);
-    // Eight elements more than the channels: an odd number of 16 (float32: 32) bytes, so neighbouring pixels begin in
+    // Eight elements of padding: rows are an odd number of 16 (float32: 32) bytes, so that adjacent pixels begin in
     // different banks.
     p.x_pitch = (p.channels_m() + 8) * element_;
     p.y_pitch = (p.channels_n() + 8) * element_;
@@ -204,7 +204,7 @@ class Candidates {
     return p.shared_bytes <= device_.shared_bytes_per_block;
   }
 
-  // Blocks of a multiprocessor.
+  // Blocks a multiprocessor.
   int resident(const WgradSm80Plan& p) const {
     return std::max(1, std::min(wgrad_sm80_warps(p.tile, p.split) / p.warps(),
                                 device_.shared_bytes_per_block / (p.shared_bytes + kReservedShared)));
@@ -215,7 +215,7 @@ class Candidates {
   }
   int64_t sums_bytes(const WgradSm80Plan& p) const { return p.splits > 1 ? p.splits * partial_bytes(p) : 0; }
 
-  // Cycles of a step: to stage the operands, to multiply.
+  // Cycles of a step: staging the operands; multiplying.
   double staging(const WgradSm80Plan& p) const {
     const auto cost = [&](bool vector) { return kPieceCost[vector ? 0 : element_ == 4 ? 1 : 2]; };
     return (p.step_pixels * p.channels_m() * cost(x_vector_) + p.y_rows * p.channels_n() * cost(y_vector_)) * element_ /

@@ -1,214 +1,210 @@
-// What the Hopper family's planner gives to its kernels: plain data, host and device.
+// Plan of conv.cuh, and what its instances can do: plain data, host and device.
 #pragma once
 
 #include <cstdint>
 
 namespace deconv {
 
-inline constexpr int kSm90RowBytes = 128;  // of one pixel's channels in shared memory: one chunk, at most
-inline constexpr int kSm90TileM = 64;      // rows of operand A, of a warpgroup: result channels, unless folded
-inline constexpr int kSm90PermutedChannels = 16;  // whose rows of operand A may be permuted (result.cuh: row_of)
-// Of one pixel's channels in a raw box; wide ones are float32's, where items wait for boxes.
+inline constexpr int kSm90RowBytes = 128;  // bytes of a pixel's k_block in shared memory, at most
+inline constexpr int kSm90TileM = 64;  // rows of operand A of a warpgroup: result channels, unless folded
+inline constexpr int kSm90PermutedChannels = 16;  // period of the order of rows (row_order.cuh)
+// Bytes of a pixel's channels in a raw box. Wide boxes are for float32, where work tiles wait for the writer warps.
 inline constexpr int kSm90RawBytes = 32, kSm90WideRawBytes = 64;
-// Pixels (float) or lanes' octets (16-bit: two for every column) of a raw box, at most.
+// Most places of a raw box. float32: a pixel each. 16 bits: 32 lanes for two octets of columns.
 constexpr int sm90_places(int element) { return element == 2 ? 1536 : 768; }
-// Tensor maps of a launch, beside that of the weights: the planes' from the first on, and from the last on those of the
-// phase groups' results, where these leave by tensor copies.
+// Most tensor maps of a launch, without that of the weights. Source phases count from the first on; results of phase
+// groups that leave by TMA from the last on.
 inline constexpr int kSm90MaxPlanes = 16;
 constexpr int sm90_result_map(int phase_group) { return kSm90MaxPlanes - 1 - phase_group; }
 inline constexpr int kSm90MaxKernel = 128;  // taps along one axis
 inline constexpr int kSm90MaxStride = 64;
 
-// 32-bit words of a line of results that are staged at once (kernels/hopper/result.cuh): all where they are few, else
-// an even share. Lines lie an odd number of words apart.
+// 32-bit words of a line of results that are staged at once (store_columns.cuh): all of few, otherwise an equal share.
+// Lines lie an odd number of words apart: no bank conflicts.
 constexpr int sm90_staged_words(int words) { return words <= 24 ? words : words % 16 == 0 ? 16 : words / 2; }
 
-// Instances of the kernel: 8-pixel groups a warpgroup (wgmma's N is 8 times that), phases of the width that it
-// accumulates side by side, and neighbouring columns that share operand A's rows (fold 2: half of the rows compute the
-// next column, where channels are too few for all).
+// Instances of the kernel. groups: of 8 pixels, of a warpgroup; wgmma's N is 8 times that. phases: of the width,
+// accumulated side by side. fold: adjacent columns that share the rows of operand A; with 2, half of the rows compute
+// the next column, for layers with few channels.
 struct Sm90Tile {
   int groups, phases, fold;
 };
 inline constexpr Sm90Tile kSm90Tiles[] = {{4, 1, 1},  {8, 1, 1},  {16, 1, 1}, {18, 1, 1}, {20, 1, 1},
                                           {24, 1, 1}, {26, 1, 1}, {28, 1, 1}, {32, 1, 1}, {8, 2, 1},
                                           {12, 2, 1}, {16, 2, 1}, {16, 1, 2}, {24, 1, 2}, {32, 1, 2}};
-// 3xTF32 keeps two accumulators.
+// tf32x3 keeps two accumulators.
 inline constexpr Sm90Tile kSm90TilesSplit[] = {{8, 1, 1}, {16, 1, 1}, {8, 2, 1}, {8, 1, 2}, {16, 1, 2}};
 
-// Instances whose items several blocks may share, a cluster: each takes a part of the source's channels and planes, for
-// layers with too few items to fill the machine.
+// Instances with split: the blocks of a cluster share a work tile, each with a part of the source's channels and source
+// phases. For layers with too few work tiles to fill the GPU.
 constexpr bool sm90_splits(Sm90Tile tile) { return tile.groups <= 8 && tile.phases == 1 && tile.fold == 1; }
-inline constexpr int kSm90MostSplit = 8;  // blocks that every GPU takes as a cluster
-// What the blocks of a cluster exchange: the accumulators of each.
+inline constexpr int kSm90MostSplit = 8;  // blocks of a cluster; every GPU accepts 8
+// Bytes that a block of a cluster exchanges: its accumulators.
 constexpr int sm90_sums_bytes(Sm90Tile tile) { return tile.groups * tile.phases * 4 * 4 * 256; }
 
-// Instances that read by kIm2col.
+// Instances with Sm90Source::kIm2col.
 constexpr bool sm90_has_im2col(Sm90Tile tile) {
   return tile.phases == 1 && tile.fold == 1 && (tile.groups == 8 || tile.groups == 16 || tile.groups == 24);
 }
-inline constexpr int kSm90MostIm2col = 1024;  // taps of all channels
-inline constexpr int kSm90Im2colAhead = 32;  // places of a pixel's row that a thread reads at once
-inline constexpr int kSm90Im2colEntryBytes = 8;  // of the table that says where each reads
+inline constexpr int kSm90MostIm2col = 1024;  // taps x channels
+inline constexpr int kSm90Im2colAhead = 32;  // places of a pixel's row that a thread loads at once
+inline constexpr int kSm90Im2colEntryBytes = 8;  // of a place in the table of load_source_im2col.cuh
 
-// Instances with rows of half the bytes: few channels on one side come with few on the other.
+// Instances with rows of 64 bytes: layers with few result channels often have few source channels.
 constexpr bool sm90_halves_rows(int element, Sm90Tile tile) { return element == 2 && tile.fold > 1; }
 
-// Whether tiles of groups of columns may write whole sectors (kernels/hopper/result.cuh): with one phase it costs more
-// than it saves.
+// Instances that may store whole sectors (store_rows.cuh). With one phase it costs more than it saves.
 constexpr bool sm90_writes_whole_sectors(Sm90Tile tile) { return tile.phases > 1; }
-// Whether they may do so with rows of more phases than they accumulate side by side, which needs registers.
+// Instances with enough registers to hold rows of all phases until the last phase group.
 constexpr bool sm90_joins_phases(Sm90Tile tile) { return tile.phases > 1 && tile.groups <= 12; }
-// Instances that store the pixels of flat lines from registers: with two phases groups of rows fill a tile as well.
+// Instances that store flat lines from registers. With two phases, groups of rows fill a tile as well.
 constexpr bool sm90_stores_flat(Sm90Tile tile) { return tile.phases == 1 && tile.fold == 1; }
-// Of the instances that store blocks, those whose lanes may exchange pixels for it, which needs registers.
+// Block-store variants with enough registers for a lane exchange (store_blocks.cuh).
 constexpr bool sm90_may_exchange(int element, Sm90Tile tile) { return element == 4 && tile.groups <= 24; }
-inline constexpr int kSm90LeastFlat = 8;  // pixels from one of these lines to the next
-// Channels of a warp whose rows leave at once, where a tile writes whole sectors.
+inline constexpr int kSm90LeastFlat = 8;  // from one flat line to the next, in pixels
+// Channels of a warp whose rows are stored at once (store_rows.cuh).
 constexpr int sm90_row_channels(int element) { return 16 / element; }
 
-// Which pixels lie next to each other in a halo, and so make a group of 8 (rows of wgmma's operand B):
-//   kHeight, kBatch: 8 image rows, or 8 images, of one column; the next group is the next column (folded: the next
-//                    after those that share rows).
-//   kWidth:          8 columns; the next group is the next 8 columns.
-// Groups go on over the line's halo, where they compute nothing of use, to the next line: the next image (kHeight) or
+// Which 8 pixels form a group: adjacent pixels of a halo, rows of operand B.
+//   kHeight, kBatch   8 image rows, or 8 images, of one column; the next group is the next column that shares no rows
+//   kWidth            8 columns; the next group is the next 8 columns
+// Groups continue across a line's halo, where they compute nothing useful, into the next line: an image (kHeight) or an
 // image row (kBatch, kWidth). Flat lines (kWidth) have a halo of any width, and a group may lie in two of them.
 enum class Sm90Inner { kHeight, kBatch, kWidth };
 
-// How the source comes into shared memory (kernels/hopper/source.cuh). kIm2col: a pixel's row holds what all taps of
-// all channels read, as if those were the channels of a layer with one tap (kernels/hopper/source_im2col.cuh).
+// How the source is produced: by TMA; by TMA and transposed by warps; by warps; as im2col rows (load_source*.cuh).
 enum class Sm90Source { kTensor, kTransposed, kWarps, kIm2col };
 
-// How the weights come into shared memory: packed beforehand (kernels/hopper/pack_weight.cuh), or by TMA from where
-// they lie, whose source channels are adjacent (K-major rows), or whose result channels are (M-major).
+// Where the weights come from: packed (lowerings/pack_weight.cuh), or in place by TMA. kMajorK: source channels are
+// adjacent. kMajorM: result channels are.
 enum class Sm90Weights { kPacked, kMajorK, kMajorM };
-// Instances that take M-major weights.
+// Instances with M-major weights.
 constexpr bool sm90_has_major_m(int element, Sm90Tile tile, Sm90Source source) {
   return element == 2 && tile.fold == 1 && source == Sm90Source::kTensor;
 }
 
-// Instances with others beside them that store pixels which are blocks of another result's: few, for the layers timed
-// lose 2% in the mean by what is left out.
+// Instances that also exist as block stores (store_blocks.cuh). The other sizes gain too little for their build time.
 constexpr bool sm90_stores_blocks(int parts, Sm90Tile tile, Sm90Source source) {
   return parts == 1 && tile.phases == 1 && tile.fold == 1 && source != Sm90Source::kIm2col &&
          (tile.groups == 8 || tile.groups == 20 || tile.groups == 26 || tile.groups == 32);
 }
 
-// Whether warps write halos or their low parts: TMA alone brings what needs no change.
+// True if warps write halos or their low parts. TMA alone suffices where nothing changes.
 constexpr bool sm90_writes(Sm90Source source, int parts) { return source != Sm90Source::kTensor || parts == 2; }
-// Whether a thread asks for tensor copies.
+// True if the source is loaded by TMA.
 constexpr bool sm90_asks(Sm90Source source) {
   return source == Sm90Source::kTensor || source == Sm90Source::kTransposed;
 }
-// Two warpgroups multiply. One brings the operands, or two where warps write whole halos, unless the accumulators of
-// one instruction leave no registers for so many threads.
+// Two warpgroups multiply. One more produces, or two if warps write whole halos, unless an instruction's accumulators
+// leave too few registers for 512 threads.
 constexpr int sm90_threads(Sm90Source source, Sm90Tile tile) {
   return source != Sm90Source::kTensor && tile.groups <= 24 ? 512 : 384;
 }
-// Warps that write halos, beside the one that brings the weights and the one that asks for boxes, if it does.
+// Writer warps: the producing warps, without the one for weights and the one that issues TMA.
 constexpr int sm90_writers(Sm90Source source, Sm90Tile tile) {
   return sm90_threads(source, tile) / 32 - (sm90_asks(source) ? 10 : 9);
 }
 
-// How results leave (kernels/hopper/result.cuh): stored from registers, or by tensor copies out of shared memory.
+// How results leave: stored by the lanes, or staged and stored by TMA (store_tma.cuh).
 enum class Sm90Results { kStored, kCopied };
-// Instances that have the copies, with channels adjacent, and with columns.
+// Instances with TMA stores: channels adjacent, columns adjacent.
 constexpr bool sm90_may_copy(int parts, Sm90Source source) { return parts == 1 && source == Sm90Source::kTensor; }
 constexpr bool sm90_may_copy_columns(int element, Sm90Tile tile, Sm90Source source) {
   return element == 2 && tile.phases == 2 && sm90_asks(source);
 }
-// Columns adjacent: of one channel, neighbours that are staged as a row (64 bytes), and groups that make it.
+// Columns adjacent: columns of a channel in a staged row of 64 bytes, and the groups that fill it.
 inline constexpr int kSm90CopiedRun = 32, kSm90RunGroups = 2;
-// Bytes of a pixel that are staged for them at once.
+// Channels adjacent: bytes of a pixel that are staged at once.
 constexpr int sm90_copied_bytes(int element, int fold) {
   const int bytes = kSm90TileM / fold * element;
   return bytes < kSm90RowBytes ? bytes : kSm90RowBytes;
 }
 
-// Whether a sum also holds products that are not its own: by zeros (folded columns, merged groups), or of parts.
+// True if a sum holds products that are not its own: zeros of folded columns and merged groups, or parts of tf32x3. Inf
+// then becomes NaN (lowerings/nonfinite_repair.cuh).
 constexpr bool sm90_mixes(Sm90Tile tile, int parts, int merge) { return tile.fold > 1 || parts == 2 || merge > 1; }
 
-inline constexpr int kSm90FlagBytes = 16;  // at the end of the workspace: whether any such sum is not finite
+inline constexpr int kSm90FlagBytes = 16;  // at the end of the workspace: set if a sum is not finite
 
-// An extent along each axis: pixels, or rows of shared memory from one pixel to the next.
+// Pixels along each axis, or rows of shared memory from one pixel to the next.
 struct Sm90Extent {
   int n = 1, h = 1, w = 1;
 };
 
-// Forward and grad_input (kernels/hopper/conv.cuh has the meaning). Pixels are counted in q (taps.h): a tile is the
-// same for every phase.
+// Forward and grad_input (conv.cuh). Pixels are counted in q (core/taps.h): all phases have the same tiles.
 struct IgemmSm90Plan {
   static constexpr const char* kFamily = "igemm_sm90";
 
   Sm90Tile tile{24, 1, 1};
-  int parts = 1;  // 2: float32 as two TF32 parts, three products
-  int merge = 1;  // neighbouring groups that count as one, with zeros for the weights between them
-  int row_bytes = kSm90RowBytes;  // of one pixel's channels in shared memory: one chunk (sm90_halves_rows)
-  bool channels_adjacent = false;  // in the result; decides which row of operand A computes which channel
-  bool to_blocks = false;  // the result's pixels are blocks of another one's, where they are stored (ResultBlocks)
-  bool exchanges = false;  // then, float32: lanes exchange pixels, so that short rows of blocks leave together
+  int parts = 1;  // 2: tf32x3
+  int merge = 1;  // adjacent groups computed as one, with zero weights between them
+  int row_bytes = kSm90RowBytes;  // a pixel's k_block in shared memory (sm90_halves_rows)
+  bool channels_adjacent = false;  // in the result; decides the order of rows of operand A
+  bool to_blocks = false;  // the result's pixels are blocks of another tensor (Problem::blocks)
+  bool exchanges = false;  // to_blocks, float32: lanes exchange pixels to store short rows of blocks together
   Sm90Source source = Sm90Source::kWarps;
-  bool repack = false;  // a kernel before makes the source channels_last in the workspace
-  int slice = 1;  // so many images at a time; all, without repacking
+  bool repack = false;  // a kernel before rewrites the source channels_last in the workspace
+  int slice = 1;  // images at a time; all without repacking
   Sm90Inner inner = Sm90Inner::kHeight;
   Sm90Results results = Sm90Results::kStored;
-  Sm90Extent pixels;  // of a tile: of both warpgroups, in turns of one
+  Sm90Extent pixels;  // of a work tile: both warpgroups', in ping-pong one's
   Sm90Extent halo;  // pixels staged
-  Sm90Extent row;  // rows from one pixel to the next
-  Sm90Extent second;  // where the second warpgroup's pixels begin: at the same, if it takes other channels or items
+  Sm90Extent row;  // rows of shared memory from one pixel to the next
+  Sm90Extent second;  // first pixel of the second warpgroup; 0 if it has other channels or work tiles
   Sm90Extent tiles;
   int tile_step = 8;  // columns from one tile to the next
-  bool whole_sectors = false;  // columns adjacent, groups of columns: tiles may overlap (kernels/hopper/result.cuh)
-  int row_phases = 1;  // then: phases of the width in a staged row: the tile's, or all, for which it waits
-  int row_lanes = 8;  // then: lanes that store a row together: 4 or 8
-  bool even_rows = false;  // then: the result's rows begin and end at multiples of 16 bytes, if the first does
+  bool whole_sectors = false;  // columns adjacent, groups of columns: tiles may overlap (store_rows.cuh)
+  int row_phases = 1;  // whole_sectors: phases of a staged row: the tile's, or all of the width
+  int row_lanes = 8;  // whole_sectors: lanes that store a row together, 4 or 8
+  bool even_rows = false;  // whole_sectors: rows of an aligned result begin and end at multiples of 16 bytes
   int origin_h = 0, origin_w = 0;  // smallest source shift of any tap
-  int group_rows = 1;  // rows from one group to the next: of all columns that share rows
-  int line_groups = 1;  // groups until the next line
-  // kWidth: lines follow each other pixel by pixel, so that groups may begin anywhere in them; results are copied, or
-  // stored where columns are adjacent in them (sm90_stores_flat).
+  int group_rows = 1;  // rows of shared memory from one group to the next
+  int line_groups = 1;  // groups from one line to the next
+  // kWidth: lines are adjacent pixel by pixel, so a group may begin anywhere. Results leave by TMA, or from registers
+  // if columns are adjacent (sm90_stores_flat).
   bool flat = false;
-  int planes_h = 1, planes_w = 1;  // that have halos of their own
-  int halo_planes = 1;  // planes of the width that share a halo: all, where their columns are brought together
-  int plane_rows = 0;  // rows from one of them to the next
+  int planes_h = 1, planes_w = 1;  // source phases with halos of their own
+  int halo_planes = 1;  // source phases of the width that share a halo: 1, or all
+  int plane_rows = 0;  // rows of shared memory from one of them to the next
   int phases_h = 1, phases_w = 1;
   int phase_groups = 1;  // phases_h * ceil(phases_w / tile.phases)
   Sm90Weights weights = Sm90Weights::kPacked;
-  int item_groups = 1;  // phase groups of an item: one, those of a row that waits for all, or, with a kept halo, all
-  bool keep_halo = false;  // an item works through its phase groups on one halo; else each brings its own
-  int chunks = 1;  // of source channels
-  // Most taps of a (phase, plane) along each axis; those of columns that share rows overlap.
+  int item_groups = 1;  // phase groups of a work tile: 1; all of a row that waits for them; all with a reused halo
+  bool keep_halo = false;  // reused halo: one for all phase groups of a work tile
+  int chunks = 1;  // k_blocks
+  // Most taps of a (phase, source phase) along each axis; with folded columns, of any of them.
   int slots_h = 1, slots_w = 1;
-  int tile_m = kSm90TileM;  // result channels of a block: of one warpgroup (its rows / fold), or of both
-  int m_tiles = 1, columns = 1;  // columns: items that share a tile of pixels
-  int items = 0;  // of a slice
-  int split = 1;  // blocks that share an item
+  int tile_m = kSm90TileM;  // result channels of a work tile: of one warpgroup or of both
+  int m_tiles = 1, columns = 1;  // columns: work tiles that share pixels
+  int items = 0;  // work tiles of a slice
+  int split = 1;  // blocks that share a work tile
   int blocks = 0;
-  bool resident_weights = false;  // a block's weights stay in shared memory
+  bool resident_weights = false;  // weight-stationary
   int halo_slots = 2, weight_slots = 4, raw_slots = 0;
-  bool in_turns = false;  // the warpgroups take items of their own; one multiplies while the other stores
-  int skew = 0;  // stages by which the second warpgroup starts later, so that results leave in turn
+  bool in_turns = false;  // ping-pong
+  int skew = 0;  // stages by which the second warpgroup starts later, so that stores alternate
   int halo_bytes = 0;  // of one part of one slot
-  int stage_bytes = 0;  // weights of one tap and chunk, all channels and parts
-  int staged_bytes = 0;  // of a warp's results on their way out; for tensor copies a quarter of its warpgroup's
-  int staged_line_bytes = 0;  // whole sectors: of a channel's line; tensor copies: from one line to the next
-  int copied_lines = 0, copied_groups = 0;  // by tensor copies: of a warpgroup
-  int raw_row_bytes = kSm90RawBytes;  // of one pixel's channels in a raw box
+  int stage_bytes = 0;  // weights of one tap and k_block, all channels and parts
+  int staged_bytes = 0;  // of a warp's staged results; for TMA a quarter of its warpgroup's
+  int staged_line_bytes = 0;  // from one staged line to the next
+  int copied_lines = 0, copied_groups = 0;  // stored by TMA: lines and groups of a warpgroup
+  int raw_row_bytes = kSm90RawBytes;  // of a pixel's channels in a raw box
   int raw_width = 0, raw_bytes = 0, raw_slot_bytes = 0;
-  int raw_octets = 0;  // 16-bit: octets of columns of a box's line that may hold a halo's
-  int raw_boxes = 0;  // of a chunk: those that hold channels, if there is one chunk alone
+  int raw_octets = 0;  // 16 bits: octets of columns of a raw box's line
+  int raw_boxes = 0;  // raw boxes of a k_block; with one k_block, those that hold channels
   int table_at = 0;  // im2col
   int weights_at = 0, raw_at = 0, staging_at = 0, barriers_at = 0, shared_bytes = 0;  // byte offsets
   int64_t column_bytes = 0;  // packed weights of one (group, tile of result channels)
-  int64_t packed_bytes = 0;  // of all, in place too, for a driver may refuse that
-  int64_t repacked_bytes = 0;  // of a slice's source, which follows
+  int64_t packed_bytes = 0;  // packed weights of all; reserved even if TMA reads them in place
+  int64_t repacked_bytes = 0;  // of a slice's source, behind the packed weights
 };
 
-// Of a line's pixels, those of a warpgroup.
+// Columns of a line that a warpgroup stores by TMA.
 constexpr int sm90_copied_columns(const IgemmSm90Plan& plan) {
   return plan.second.w > 0 ? plan.second.w : plan.pixels.w;
 }
 
-// Whether rows of operand A are permuted (kernels/hopper/result.cuh: row_of).
+// True if rows of operand A are permuted (row_order.cuh).
 constexpr bool sm90_permutes_rows(const IgemmSm90Plan& plan, int element) {
   return plan.channels_adjacent && element == 2 && plan.results == Sm90Results::kStored;
 }

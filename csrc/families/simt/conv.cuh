@@ -7,7 +7,7 @@
 //   warp     channels m, units;   lane   a column of a unit (and a unit, where units are narrower than a warp)
 //   thread   kThreadM channels x kThreadRows pixels of a unit's column, in registers
 //
-// Source channels pass through shared memory in chunks: the tile with the halo of a group of taps, and the group's
+// Source channels pass through shared memory in k_blocks: the tile with the halo of a group of taps, and the group's
 // weights, widened to the accumulator's type. Every tap reads the tile at a shift; up to three taps below each other
 // share rows in registers. Source offsets are found once a tap group.
 #pragma once
@@ -137,7 +137,7 @@ class SimtConvBlock {
     unit_row = unit % p.plan.units_h * kRows;
   }
 
-  // Every chunk walks over the source phases again, so the taps of the first ones are computed once.
+  // Every k_block walks over the source phases again, so the taps of the first ones are computed once.
   __device__ __forceinline__ void remember_taps() {
     for (int i = threadIdx.x; i < 2 * kKnownPlanes; i += Config::kThreads) {
       const int a = i / kKnownPlanes, plane = i % kKnownPlanes;

@@ -1,4 +1,4 @@
-// What the gather family's kernels need to know beyond the problem: plain data, host and device.
+// Plans of conv.cuh and wgrad.cuh: plain data, host and device.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,27 @@ namespace deconv {
 inline constexpr int kSimtThreads = 256;
 inline constexpr int kSimtThreadRows = 8;
 
-// Planes along each axis whose taps a block keeps in shared memory.
+// Source phases along each axis whose taps a block keeps in shared memory.
 inline constexpr int kSimtKnownPlanes = 16;
 
-// Result channels that one thread accumulates: 64 float32 or 32 float64 sums are what its registers hold.
+// Result channels of a thread: registers hold 64 float32 or 32 float64 sums.
 constexpr int simt_thread_m(size_t accumulator_bytes) { return accumulator_bytes == 8 ? 4 : 8; }
 
-// Elements from one tile row to the next. The columns past lane_columns hold the halo; the sum keeps the rows that
-// one warp reads at once (32 / lane_columns units, 8 rows apart) in different banks of shared memory.
+// Elements from one tile row to the next. Columns past lane_columns hold the halo. Rows that a warp reads at once (32 /
+// lane_columns units, 8 rows apart) meet different banks.
 constexpr int simt_pitch(int lane_columns) { return lane_columns == 32 ? 40 : lane_columns == 16 ? 26 : 17; }
 
-// Forward and grad_input (kernels/gather/conv.cuh has the meaning).
+// Forward and grad_input (conv.cuh).
 struct SimtConvPlan {
   static constexpr const char* kFamily = "simt";
 
   int lane_columns = 32;  // 32, 16 or 8
   int warps_m = 1;        // warps side by side along the result channels; the others take units of pixels
   int units_h = 1;        // units below each other
-  int units_n = 1;        // images per block
+  int units_n = 1;  // images of a block
   int taps_h = 1;         // largest group of taps staged at once
   int taps_w = 1;
-  int chunk = 1;          // source channels staged at once
+  int chunk = 1;  // source channels staged at once: a k_block
   int positions = 0;      // of one channel's tile, halo and padding included
   int image_pitch = 0;
   int channel_pitch = 0;
@@ -39,12 +39,12 @@ struct SimtConvPlan {
   int taps_at = 0;
   int shared_bytes = 0;
   int blocks_m = 1, blocks_w = 1, blocks_h = 1, blocks_n = 1;
-  int64_t blocks = 0;     // phases and groups included
+  int64_t blocks = 0;  // with all phases and groups
   bool vector_source = false;  // 16-byte accesses along the channels
   bool vector_result = false;
 };
 
-// grad_weight (kernels/gather/weight.cuh has the meaning).
+// grad_weight (wgrad.cuh).
 struct SimtWgradPlan {
   static constexpr const char* kFamily = "simt";
 
@@ -59,14 +59,13 @@ struct SimtWgradPlan {
   int x_pitch = 0, y_pitch = 0;
   int y_at = 0, shared_bytes = 0;
   int blocks_m = 1, blocks_n = 1, blocks_tap = 1;
-  int64_t segments = 0;           // stages in all
+  int64_t segments = 0;  // stages of the whole sum
   int64_t segments_per_split = 0;
   int splits = 1;
   int64_t blocks = 0;
 };
 
-// How one warp covers a tile of (source channels m, output channels n): thread tile and lanes; the lanes that are
-// left share the pixels.
+// A warp's tile of (input channels m, output channels n): thread tile and lanes. Lanes left over share the pixels.
 struct SimtWgradTile {
   int thread_m, thread_n, lanes_m, lanes_n;
   constexpr int m() const { return thread_m * lanes_m; }

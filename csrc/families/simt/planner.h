@@ -1,4 +1,4 @@
-// The gather family's planners (plan.h calls them) and what they share.
+// Planners of simt, and what they share.
 #pragma once
 
 #include "families/simt/plan.h"
@@ -14,12 +14,12 @@ std::string describe_launch(const SimtConvPlan& plan);
 std::string describe(const SimtWgradPlan& plan, DType dtype);
 std::string describe_launch(const SimtWgradPlan& plan);
 
-// Shared memory that lets two blocks share a multiprocessor.
+// Shared memory of a block if two share a multiprocessor.
 inline int simt_shared_bytes(const Device& device) { return device.shared_bytes_per_block / 2 - kReservedShared; }
 
 inline constexpr const char* kTooManyBlocks = "needs more blocks than one grid may have";
 
-// Lists a tile, and keeps it if it is the best so far. refusal: null if it can run.
+// Adds a tile to the candidates, and keeps it if it is the best so far. refusal: null if it can run.
 template <class Tile>
 void consider_tile(std::optional<Plan>& best, const Tile& tile, int64_t workspace_bytes, double ms, const char* refusal,
                    DType dtype, std::vector<Candidate>* considered) {

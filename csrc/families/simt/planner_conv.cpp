@@ -1,4 +1,4 @@
-// Tiles of the gather family's forward and grad_input (kernels/gather/conv.cuh).
+// Tiles of conv.cuh.
 #include <algorithm>
 #include <sstream>
 
@@ -8,25 +8,25 @@
 namespace deconv {
 namespace {
 
-// Warp instructions for 32 elements: staging, weights, the table of positions, stores whole or in parts of sectors.
+// Warp instructions for 32 elements: staging, weights, the table of positions, stores of whole or partial sectors.
 constexpr int kStageCost = 5, kWeightCost = 6, kPositionCost = 100, kStoreCost = 6, kScatteredStoreCost = 24;
-constexpr int kMeasuredOverCounted = 3;  // 1.7 to 3.7 on an H200
-constexpr int kMeasuredOverMoved = 2;  // of the time to move all bytes, where that is more: 1.5 to 2.1
+constexpr int kMeasuredOverCounted = 3;  // time over counted instructions; 1.7 to 3.7 on an H200
+constexpr int kMeasuredOverMoved = 2;  // over the time to move all bytes, if longer; 1.5 to 2.1
 constexpr double kLaunchMs = 5.5e-3;
 
 int common_step(const AxisGeometry& axis) { return gcd(axis.stride, axis.dilation); }
 int shift_step(const AxisGeometry& axis) { return axis.dilation / common_step(axis); }
 
-// The largest tap group along an axis whose halo has room.
+// The largest tap group along an axis, by the room for its halo.
 int taps_of_group(const AxisGeometry& axis, int halo) {
-  const int most = ceil_div(axis.kernel, axis.stride / common_step(axis));  // of the fullest phase and plane
+  const int most = ceil_div(axis.kernel, axis.stride / common_step(axis));  // of the fullest phase and source phase
   return std::clamp(halo / shift_step(axis) + 1, 1, std::max(most, 1));
 }
 
 void choose_chunk(SimtConvPlan& plan, const Problem& problem, int shift_step_h, int shared_limit) {
   const int64_t accumulator = accumulator_size(problem.dtype), channels = correlation(problem).source_channels;
   const int64_t rows = plan.units_h * kSimtThreadRows + (plan.taps_h - 1) * shift_step_h;
-  // Units of one warp that lie in different images must also meet different banks.
+  // Units of one warp in different images must meet different banks, too.
   const int phase = plan.lane_columns * std::min(plan.units_h, 32 / plan.lane_columns) % 32;
   plan.image_pitch = round_up(rows * simt_pitch(plan.lane_columns) - phase, 32) + phase;
   plan.positions = plan.image_pitch * plan.units_n;
@@ -38,7 +38,7 @@ void choose_chunk(SimtConvPlan& plan, const Problem& problem, int shift_step_h, 
     return plan.weights_at + round_up(plan.chunk * plan.taps_h * plan.taps_w * plan.weight_pitch * accumulator, 16);
   };
   const auto bytes = [&] { return tile_at() + plan.chunk * plan.channel_pitch * accumulator; };
-  // Enough work between two barriers: some 128 to 256 taps times channels.
+  // Enough work between two barriers: about 128 to 256 taps x channels.
   plan.chunk = std::clamp(256 / power_of_two_at_least(plan.taps_h * plan.taps_w), 4, 32);
   plan.chunk = std::min(plan.chunk, std::max(power_of_two_at_least(channels), 4));
   while (plan.chunk > 1 && bytes() > shared_limit) plan.chunk /= 2;
@@ -83,7 +83,7 @@ double estimate_ms(const SimtConvPlan& plan, const Problem& problem, const Devic
   const double block_m = plan.warps_m * simt_thread_m(accumulator_size(problem.dtype));
   const double pixels = plan.units_h * plan.units_n * kSimtThreadRows * plan.lane_columns;
   const bool stores_whole = problem.result_layout == Layout::kContiguous && w.phases() == 1;
-  const double issue = accumulator_size(problem.dtype) / 4;  // slots of a multiplication
+  const double issue = accumulator_size(problem.dtype) / 4;  // issue slots of an FMA
   const double instructions = channels * taps * block_m * (pixels * issue + kWeightCost) +
                               planes * plan.positions * (channels * kStageCost + kPositionCost) +
                               block_m * pixels * (stores_whole ? kStoreCost : kScatteredStoreCost);

@@ -1,4 +1,4 @@
-// Tiles, stages and splits of the gather family's grad_weight (kernels/gather/weight.cuh).
+// Tiles, stages and splits of wgrad.cuh.
 #include <algorithm>
 #include <sstream>
 
@@ -11,21 +11,21 @@ namespace deconv {
 namespace {
 
 constexpr int kStagePixels = 64;  // enough work between two barriers
-constexpr int kLeastSegments = 8;  // of a block
-constexpr int kBlocksPerMultiprocessor = 12;  // even ends, and short sums
+constexpr int kLeastSegments = 8;  // stages of a block
+constexpr int kBlocksPerMultiprocessor = 12;  // for even ends and short sums
 
-// Warp instructions to stage 32 elements; least cycles of a stage, two blocks overlapping.
+// Warp instructions to stage 32 elements; least cycles of a stage, with two blocks overlapping.
 constexpr int kStageCost = 8, kStageLatency = 700;
-// Share of the arithmetic rate that a thread tile reaches beside its loads.
+// Share of the FMA rate that a thread tile reaches, by its loads.
 constexpr double kEfficiency[kSimtWgradTileCount] = {1, 0.8, 0.55, 0.5, 0.12};
-constexpr double kMeasuredOverCounted = 3.9;  // 3 to 5 on an H200
+constexpr double kMeasuredOverCounted = 3.9;  // time over counted instructions; 3 to 5 on an H200
 constexpr double kLaunchMs = 8e-3;
 
 SimtWgradTile tile_shape(DType dtype, int index) {
   return dtype == DType::kFloat64 ? kSimtWgradTilesDouble[index] : kSimtWgradTiles[index];
 }
 
-// How the pixels are cut into stages, whole rows together when they are short.
+// Cuts the pixels into stages; short rows are staged together.
 void choose_stage(SimtWgradPlan& plan, const Axis& w, const SimtWgradTile& tile) {
   const int lanes_k = 32 / (tile.lanes_m * tile.lanes_n);
   const int target = std::max(kStagePixels, 4 * lanes_k);
@@ -40,7 +40,7 @@ void choose_stage(SimtWgradPlan& plan, const Axis& w, const SimtWgradTile& tile)
 }
 
 void choose_shared_memory(SimtWgradPlan& plan, const SimtWgradTile& tile, int accumulator) {
-  // Packs stay aligned; single elements go to different banks.
+  // Packs stay aligned; single elements meet different banks.
   const auto pitch = [&](int channels, int thread) { return thread == 1 ? channels | 1 : channels + 16 / accumulator; };
   plan.x_pitch = pitch(tile.m() * plan.warps_m, tile.thread_m);
   plan.y_pitch = pitch(tile.n() * plan.warps_n, tile.thread_n);
@@ -75,7 +75,7 @@ void choose_splits(SimtWgradPlan& plan, const Device& device, int64_t partial_by
   plan.blocks *= plan.splits;
 }
 
-// With all multiprocessors busy.
+// ms with all multiprocessors busy.
 double work_ms(const SimtWgradPlan& plan, const Problem& problem, const Device& device) {
   const SimtWgradTile tile = tile_shape(problem.dtype, plan.tile);
   const double m = tile.m() * plan.warps_m, n = tile.n() * plan.warps_n, pixels = plan.rows * plan.pixels;

@@ -8,8 +8,8 @@
 //   lane    a part of the tile; the lanes left over take every kLanesK-th pixel
 //   stage   `rows` rows of `pixels` columns of x, and the columns of grad_output that their taps need; channels first
 //
-// Every tap reads the stage at a shift. lowerings/split_k_reduce.cuh adds the partial sums of
-// splits in order: same bits in every run.
+// Every tap reads the stage at a shift. lowerings/split_k_reduce.cuh adds the partial sums of splits in order: same
+// bits in every run.
 #pragma once
 
 #include "device/primitives.cuh"

@@ -1,17 +1,18 @@
-// Narrow family, forward and grad_input:  result[n, m, q] = bias[m] + sum over c, taps of  source[n, c, q + shift] * w.
+// small_channel, forward and grad_input, by mma.sync:
 //
-// Tensor cores (mma.sync) with rows = (phase, result channel): all phases read one window of the source, each with
-// weights at its own taps and zeros elsewhere, so a few channels in a strided layer still fill the 16 rows of a tile.
-// Columns are 8 pixels q; the depth is two *units*: 16 bytes of channels of one pixel each, at any two shifts.
+//   result[n, m, q] = bias[m] + sum over c, taps   source[n, c, q + shift] * w
+//
+//   M = (phase, result channel)   all phases read one window of the source, each with weights at its own taps
+//   N = pixels q                  tiles of 8
+//   K = positions x channels      a step: two *units*, each 16 bytes of channels of one pixel, at any two shifts
 //
 // A block keeps the weights of one *pass* (group, channels m, one or all phases of the height, all of the width) in
-// shared memory, as the tensor cores want them, and walks over tiles of pixels:
-//   source tile and halo -> shared memory, [unit][image, plane, row][plane, column][16 bytes], some units at a time;
-//   with two buffers the next are on their way while the tensor cores work on these;
-//   each warp: row_tiles tiles of rows x 8 * kPixelTiles pixels, over the positions that these rows have taps at;
-//   sums + bias -> shared memory, phases interleaved as in the result, bias alone where a phase has no tap;
-//   whole lines -> result.
-// Sums that are not finite are computed again, tap by tap: a zero weight must not meet Inf.
+// shared memory, in the order of operand A, and walks over tiles of pixels:
+//   source tile and halo -> shared memory [unit][image, source phase, row][source phase, column], a k_block at a time
+//   each warp: row_tiles tiles of rows x 8 * kPixelTiles pixels, at the positions where its rows have taps
+//   sums + bias -> shared memory, phases interleaved as in the result; bias alone where a phase has no tap
+//   whole lines -> result
+// A zero weight must not meet Inf: sums that are not finite are recomputed tap by tap.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +23,7 @@
 
 namespace deconv::small_channel {
 
-// Stages the results of one warp once more, product by product.
+// Recomputes and stages the results of one warp, product by product.
 template <class T>
 __device__ __noinline__ void repair(const ConvParams<T>& p, const int* tables, T* stage, int first_row, int rows,
                                     int first_pixel, int pixels, int group, int first_m, const Tile tile) {
@@ -126,7 +127,7 @@ class ConvBlock {
   const int warp, lane;
   int group, first_m, pass_h, heights, rows, row_groups, first_tile;
   int warps_n, warp_m, warp_pixel;
-  uint32_t from[kPixelTiles / 2];  // shared: a lane's rows of the matrices: both units of 8 pixels, then of the next 8
+  uint32_t from[kPixelTiles / 2];  // shared: rows that this lane names to ldmatrix, for 16 pixels x two units
 
   // --- once a block: tables, weights, bias ---
 
@@ -163,7 +164,7 @@ class ConvBlock {
     taps(axis)[place.phase * positions + slot * shifts + place.shift - origin] = k;
   }
 
-  // Row (phase, m): its phases and channel, its bias, its place among the staged results (-1: none).
+  // Row (phase, m): phases and channel, bias, place among the staged results (-1: none).
   __device__ __forceinline__ void place_row(int row) {
     const int phases = p.by_channels.quotient(row), m = row - phases * plan.channels;
     const int i = phases / p.walk[1].actives, j = phases - i * p.walk[1].actives;
@@ -189,9 +190,9 @@ class ConvBlock {
                                                         : (n * lines * line_w + at) * plan.stage_channel;
   }
 
-  // Everywhere, for phases without a tap are written by nothing else.
+  // Everywhere, because nothing else writes phases without a tap.
   __device__ __forceinline__ void stage_bias() const {
-    if (!plan.columns_adjacent) {  // channels lie next to each other, in every pixel
+    if (!plan.columns_adjacent) {  // channels are adjacent in every pixel
       const int count = (plan.tables_at - plan.stage_at) / static_cast<int>(sizeof(T));
       for (int i = threadIdx.x; i < count; i += kSmallChannelThreads) stage[i] = bias_of(p.by_channels.remainder(i));
       return;
@@ -211,7 +212,7 @@ class ConvBlock {
     return p.bias != nullptr && m < channels() ? p.bias[first_channel() + m] : T{};
   }
 
-  // The (height, width) positions at which any row of the group has a tap, and where their units lie in the tile.
+  // Lists the (height, width) positions at which any row of the group has a tap, and the offsets of their units.
   __device__ __forceinline__ void list_positions(int row_group) {
     const int first = p.by_channels.quotient(row_group * kRows);
     const int last = p.by_channels.quotient(min(rows, (row_group + 1) * kRows) - 1);
@@ -234,7 +235,7 @@ class ConvBlock {
     int* units = tables + p.at.units + row_group * 2 * plan.steps;
     const int steps = (count * plan.units + 1) / 2;
     for (int u = lane; u < 2 * steps; u += 32) {
-      const int at = min(p.by_units.quotient(u), count - 1);  // an odd one out meets zero weights
+      const int at = min(p.by_units.quotient(u), count - 1);  // an odd last unit meets zero weights
       units[u] = ((min(u - at * plan.units, plan.units - 1)) * plan.source_pitch + offset_of(list[at])) *
                  kSmallChannelUnitBytes;
     }
@@ -278,7 +279,7 @@ class ConvBlock {
     }
   }
 
-  // The 32 bits of a weight operand from source channel c on.
+  // 32 bits of operand A, from source channel c on.
   __device__ __forceinline__ uint32_t operand(const T* tap, int c) const {
     if constexpr (sizeof(T) == 4) {
       const uint32_t bits = tap != nullptr && c < p.source_channels ? __float_as_uint(tap[c * p.weight_c]) : 0u;
@@ -293,8 +294,8 @@ class ConvBlock {
 
   // --- each tile ---
 
-  // With two buffers it starts with the tile's first units brought, or on their way, and leaves with those of tile
-  // `next`, if there is one, on their way into `buffer`.
+  // With two buffers, starts with the tile's first k_block loaded or in flight, and leaves with that of tile `next`, if
+  // any, in flight into `buffer`.
   struct Ahead;
   __device__ __forceinline__ void compute_tile(Ahead& ahead, int tile, int next, int& buffer) {
     for (int first = 0; first < row_groups; first += plan.warps_m) {
@@ -307,7 +308,7 @@ class ConvBlock {
             bring(tile, chunk, buffer);
           }
           copy_wait_all();
-          __syncthreads();  // the units have come, and those before are done with
+          __syncthreads();  // the k_block has arrived; the one before is free
         }
         const bool last = first + plan.warps_m >= row_groups && chunk + 1 == plan.chunks;
         const bool brings = plan.buffers == 2 && (last ? next >= 0 : plan.chunks > 1);
@@ -333,7 +334,7 @@ class ConvBlock {
     }
   }
 
-  // Before anything of a tile is asked for; nobody needs the offsets of the one before any more.
+  // Call before loading anything of a tile. Overwrites the offsets of the tile before.
   __device__ __forceinline__ void enter_tile(int tile) {
     if constexpr (!kQuads) {
       find_offsets(place_tile(tile));
@@ -341,7 +342,7 @@ class ConvBlock {
     }
   }
 
-  // Some units of a tile into a buffer: `start` asks for them, `finish` stores what came by way of registers.
+  // Loads a k_block of a tile into a buffer. `start` issues the loads, `finish` stores what passes through registers.
   __device__ __forceinline__ void start(Ahead& ahead, int tile, int chunk, int buffer) {
     if constexpr (kQuads) {
 #pragma unroll
@@ -360,7 +361,7 @@ class ConvBlock {
       load_quads(kAhead, tile, chunk, buffer);
     }
   }
-  // This thread's, those before `begin` left out.
+  // Loads this thread's quads from number `begin` on.
   __device__ __forceinline__ void load_quads(int begin, int tile, int chunk, int buffer) const {
 #pragma unroll 1
     for (int item = threadIdx.x + begin * kSmallChannelThreads; item < p.quads; item += kSmallChannelThreads) {
@@ -371,13 +372,13 @@ class ConvBlock {
     return source + buffer * plan.units * plan.source_pitch;
   }
 
-  // Four neighbouring columns of the channels of a unit, from a multiple of four on: columns are adjacent in memory.
+  // A quad: four adjacent columns of a unit's channels, from a multiple of four on. For sources with adjacent columns.
   static constexpr int kAhead = kRowTiles == 1 ? 3 : kRowTiles == 2 ? 2 : 1;  // as registers allow
-  static constexpr int kQuadWords = sizeof(T);  // of 4 bytes, of one channel
+  static constexpr int kQuadWords = sizeof(T);  // of 32 bits, of one channel
   struct Quad {
     uint32_t word[kUnit][kQuadWords];
     uint4* to;  // its first column
-    int column;  // of the staged row; as many before it are not wanted if negative
+    int column;  // of the staged row; if negative, the first columns are not needed
   };
   struct NoQuads {};
   struct Ahead {
@@ -417,7 +418,7 @@ class ConvBlock {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if constexpr (kQuadWords == 4) {
-          // Here rather than at each of the products that read it.
+          // Rounds here, once, instead of for each product.
           word[k] = Config::kParts == 1 ? round_to_tf32(quad.word[k][i]) : quad.word[k][i];
         } else {  // the lower or the upper halves of two channels
           word[k] = __byte_perm(quad.word[2 * k][i / 2], quad.word[2 * k + 1][i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
@@ -429,7 +430,7 @@ class ConvBlock {
     }
   }
 
-  // Source offsets of the tile's pixels, -1 outside the image.
+  // Finds the source offsets of the tile's pixels, -1 outside the image.
   __device__ __forceinline__ void find_offsets(const Tile& tile) {
     const int line_length = plan.planes_w * plan.rows_w, lines = plan.planes_h * plan.rows_h;
     for (int e = threadIdx.x; e < plan.source_pixels; e += kSmallChannelThreads) {
@@ -444,7 +445,7 @@ class ConvBlock {
     }
   }
 
-  // Pixel `index` of the plane in a slot.
+  // The coordinate of pixel `index` of the source phase in a slot.
   __device__ __forceinline__ int coordinate(int axis, int slot, int index) const {
     uint64_t planes = p.walk[axis].planes;
     for (; slot > 0; --slot) planes &= planes - 1;
@@ -455,7 +456,7 @@ class ConvBlock {
     return p.source + (static_cast<int64_t>(group) * p.source_channels + c) * p.source_c;
   }
 
-  // Channels lie next to each other and every pixel starts at a multiple of 16 bytes.
+  // By cp.async: channels are adjacent, and every pixel begins at a multiple of 16 bytes.
   __device__ __forceinline__ void copy_source(int chunk, int buffer) {
     const int first = chunk * plan.units;
     for (int e = threadIdx.x; e < plan.source_pixels * plan.units; e += kSmallChannelThreads) {
@@ -509,7 +510,7 @@ class ConvBlock {
 
   __device__ __forceinline__ static void multiply_step(float (&sum)[4], uint4 a, uint32_t b0, uint32_t b1) {
     if constexpr (Config::kParts == 2) {
-      // Tensor cores cut off their running sum; each step starts from zero and is added in float32.
+      // Tensor cores truncate their running sum: each step starts from zero and is added in float32.
       float step[4] = {};
       multiply_add<T>(step, {rest_of_tf32(a.x), rest_of_tf32(a.y), rest_of_tf32(a.z), rest_of_tf32(a.w)},
                       round_to_tf32(b0), round_to_tf32(b1));
@@ -525,10 +526,10 @@ class ConvBlock {
     }
   }
 
-  // A lane holds two neighbouring pixels of rows lane / 4 and lane / 4 + 8.
+  // A lane has two adjacent pixels of rows lane / 4 and lane / 4 + 8.
   __device__ __forceinline__ void stage_results(const float (&sums)[kRowTiles][kPixelTiles][4], int row_group,
                                                 int tile) {
-    float nothing = 0;  // NaN from the first sum on that is not finite
+    float nothing = 0;  // NaN once a sum is not finite
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Launcher of the narrow family's forward and grad_input.
+// Launcher of conv.cuh.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 // instances: launch_small_channel<T, kParts>(SmallChannelPlan): float16 1, bfloat16 1, tf32 1, float32 2
 namespace deconv {
 
-// A warp for a run, fewer lanes if these suffice; so many runs of a line at once, and of neighbouring lines, as leave
-// the fewest rounds.
+// Divides the results of a tile: a warp a run, or fewer lanes if they suffice. Runs of a line, then of adjacent lines,
+// are stored at once: as many of a line as leave the fewest rounds.
 template <class T>
 small_channel::SmallChannelStore small_channel_store(const small_channel::ConvParams<T>& p) {
   const SmallChannelPlan& plan = p.plan;

@@ -1,4 +1,4 @@
-// What the narrow family's kernel gets, and its instances.
+// Parameters of a launch of conv.cuh, and the configuration of an instance.
 #pragma once
 
 #include "core/divisor.h"
@@ -8,10 +8,10 @@
 
 namespace deconv::small_channel {
 
-// How whole tiles of results are stored; those at an end may have fewer runs.
+// How whole tiles of results are stored; tiles at an end may have fewer runs.
 struct SmallChannelStore {
   int log_lanes, log_runs;  // lanes that share a run, and runs of a line at once
-  bool one;                 // run of a line
+  bool one;  // run a line
 };
 
 template <class T>
@@ -31,7 +31,7 @@ struct ConvParams {
   SmallChannelAxis walk[2];
   Divisor by_units, by_line, by_lines, by_row_w, by_channels, by_tiles_w, by_tiles_h, by_staged_lines, by_heights;
   Divisor by_row_quads;  // quads of a staged row
-  int quads, quad_lead;  // of a buffer; columns that a row's first quad has before it
+  int quads, quad_lead;  // quads of a buffer; columns of a row's first quad that lie before the row
   bool vector_source;  // 16-byte copies along the channels
   int vector_result;   // elements of one store
   SmallChannelStore store;

@@ -1,4 +1,4 @@
-// Tiles of the narrow family's forward and grad_input (conv.cuh).
+// Tiles of conv.cuh.
 #include "families/small_channel/planner.h"
 
 #include <algorithm>
@@ -14,28 +14,28 @@ namespace deconv {
 namespace {
 
 constexpr int kMultiprocessorShared = 227 << 10;  // bytes, less 1 KiB a block
-constexpr int kMostRows = 1024;  // of a block: its tables
-constexpr int kFewPhases = 16;   // along the width: with fewer, 8 of many channels are never the best choice
+constexpr int kMostRows = 1024;  // of a block: what its tables hold
+constexpr int kFewPhases = 16;  // of the width; with fewer, 8 of many channels are never the best choice
 
-// Cycles of a multiprocessor, from 2,071 timings on an H100 (tests/data/h100_narrow.json, h100_few_channels.json).
+// Cycles of a multiprocessor of an H100, from 2,071 timings (tests/data/h100_narrow.json, h100_few_channels.json).
 constexpr double kProduct = 1, kSplitProduct = 5, kSplitProductQuads = 9;  // a warp's mma: 16 rows, 8 pixels, two units
-// Of 32 lanes, each: an offset; a unit copied, from four columns, gathered and each element of it; a result staged, or
-// stored as part of a vector; a packed word of weights.
+// For 32 lanes: an offset; a unit copied, or loaded from four columns, or loaded one by one and each of its elements; a
+// result staged, or stored in a vector; a word of weights packed.
 constexpr double kOffset = 10, kCopyUnit = 26, kQuadUnit = 12, kSimtUnit = 13, kSimtElement = 4;
 constexpr double kStageResult = 6, kStoreVector = 0.5, kPackWord = 54;
 constexpr double kStoreRun = 2;
-constexpr double kTile = 2000, kCopyLatency = 1850, kSimtLatency = 5000;  // hidden by other blocks: a tile; a stage
-constexpr double kCopyPlane = 300, kSimtPlane = 2400;  // each further source phase of a stage
+constexpr double kTile = 2000, kCopyLatency = 1850, kSimtLatency = 5000;  // hidden by other blocks: a tile; a k_block
+constexpr double kCopyPlane = 300, kSimtPlane = 2400;  // each further source phase of a k_block
 constexpr double kBlock = 1100;
-// Times as much: warps of 16 rows, of 64 (quads: of all); a stage that was asked for ahead; one block of a
-// multiprocessor; some blocks only store.
+// Factors: warps of 16 rows; of 64 rows (quads: its inverse); a k_block loaded ahead; one block a multiprocessor;
+// blocks that only store beside others.
 constexpr double kFewRows = 1.15, kManyRows = 0.88, kAhead = 0.6, kAlone = 1.25, kUneven = 1.8;
 constexpr double kOnce = 1, kLanes = 32, kLoadsInCycle = 2;
-constexpr double kOverlap = 0.45;  // part of the shorter of memory's time and the multiprocessors', by blocks
-constexpr double kRaggedRun = 320;  // bytes that a run costs memory whose ends are parts of sectors
+constexpr double kOverlap = 0.45;  // of the shorter of memory's and compute's time that shows, over resident blocks
+constexpr double kRaggedRun = 320;  // bytes of memory traffic for a run with partial sectors
 constexpr double kLaunchMs = 0.003;
-constexpr int kTileWidth = 32, kMostTileWidth = 128;  // tried as the most columns of a tile, and between
-constexpr int64_t kIdleRounds = 4;  // of blocks that run at once, where some only store
+constexpr int kTileWidth = 32, kMostTileWidth = 128;  // most columns of a tile: tries both and what lies between
+constexpr int64_t kIdleRounds = 4;  // of resident blocks, if some only store
 
 int count_bits(uint64_t bits) { return static_cast<int>(std::bitset<64>(bits).count()); }
 
@@ -83,7 +83,7 @@ class Candidates {
     p.passes_h = all_heights ? 1 : h_.geometry.phases();
     p.passes_m = static_cast<int>(ceil_div(c_.result_channels, channels));
     if (rows(p) > kMostRows || !choose_pixels(p, width)) return std::nullopt;
-    // Columns are adjacent, and four of them never lie half inside the image.
+    // Columns are adjacent, and no quad lies half inside the image.
     p.quads = packs_four_columns(c_.source) && w_.geometry.source_step() == 1 && p.planes_w == 1 && p.tile.w % 4 == 0;
     p.row_groups = static_cast<int>(std::max<int64_t>(1, ceil_div(rows(p), 16 * row_tiles)));
     each_row_group(p, [&p](int positions) { p.positions = std::max(p.positions, positions); });
@@ -94,7 +94,7 @@ class Candidates {
 
   double estimate_ms(const SmallChannelPlan& p) const {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w, passes = passes_of(p);
-    const double busy = p.all_heights ? 1 : static_cast<double>(h_.actives) / p.passes_h;  // others store alone
+    const double busy = p.all_heights ? 1 : static_cast<double>(h_.actives) / p.passes_h;  // others only store
     const double blocks = static_cast<double>(p.blocks) / device_.multiprocessors;
     const double waves = busy < 1 ? std::max(kUneven * blocks, kOnce) : std::ceil(blocks);
     const double together = std::min<double>(waves, p.blocks_per_multiprocessor);
@@ -139,7 +139,7 @@ class Candidates {
     return int64_t{p.all_heights ? h_.actives : std::min(h_.actives, 1)} * w_.actives * p.channels;
   }
 
-  // Tiles of up to `most` columns, of more in images of few rows; false if fewer would have made the same.
+  // Tiles of up to `most` columns, more if images have few rows. False if a smaller `most` gives the same tile.
   bool choose_pixels(SmallChannelPlan& p, int most) const {
     const int pixels = kSmallChannelWarps / p.warps_m * 8 * small_channel_pixel_tiles(p.row_tiles);
     const int width = w_.geometry.phase_size(0), height = h_.geometry.phase_size(0);
@@ -154,12 +154,12 @@ class Candidates {
     p.rows_h = p.tile.h + p.shifts_h - 1;
     p.rows_w = p.tile.w + p.shifts_w - 1;
     p.source_pixels = p.tile.n * p.planes_h * p.rows_h * p.planes_w * p.rows_w;
-    // Quads of four units and two neighbours then lie in different banks.
+    // 1 modulo 8: quads of four units and of two neighbours then meet different banks.
     p.source_pitch = static_cast<int>(round_up(p.source_pixels - 1, 8) + 1);
     return true;
   }
 
-  // each(positions at which the phases of a row group have taps)
+  // Calls each(positions at which the phases of a row group have taps).
   template <class Each>
   void each_row_group(const SmallChannelPlan& p, const Each& each) const {
     const int group_rows = 16 * p.row_tiles, all = static_cast<int>(rows(p));
@@ -176,7 +176,7 @@ class Candidates {
       each((p.all_heights ? count_bits(used_h) : most_heights) * count_bits(used_w));
     }
   }
-  // Of a chunk: those of the longest row group of each round.
+  // Steps of a k_block: in each round, those of its longest row group.
   double steps_of_rounds(const SmallChannelPlan& p) const {
     int group = 0;
     int64_t longest = 0, sum = 0;
@@ -187,7 +187,7 @@ class Candidates {
     return static_cast<double>(sum);
   }
 
-  // The most blocks of a multiprocessor, and the longest stages, that fit.
+  // Chooses the most blocks a multiprocessor, then the largest k_block, that fit.
   bool choose_memory(SmallChannelPlan& p) const {
     const int64_t lines = p.tile.h * (p.all_heights ? h_.geometry.phases() : 1);
     const int64_t elements = lines * p.tile.w * w_.geometry.phases(), pack = 16 / element_;
@@ -195,8 +195,8 @@ class Candidates {
     const int64_t of_image = p.columns_adjacent ? int64_t{p.channels} * p.stage_channel : elements * p.channels;
     const int64_t results = round_up(p.tile.n * of_image * element_, 16);
     if (results > kMultiprocessorShared) return false;
-    // Quads come by way of registers, so the next ones may be on their way while some are in use. Copies need a second
-    // buffer for that, which pays where there is no second block to work meanwhile.
+    // Loading ahead takes a second buffer. Quads are in flight in registers and gain even with two blocks a
+    // multiprocessor; cp.async gains only with one, which has no other block to work meanwhile.
     struct Choice {
       int buffers, blocks;
     };
@@ -213,7 +213,7 @@ class Candidates {
     const int64_t most = kMultiprocessorShared / p.blocks_per_multiprocessor - 1024;
     const int64_t room = std::min<int64_t>(most, device_.shared_bytes_per_block);
     const int64_t all_units = ceil_div(c_.source_channels, unit_);
-    const int least = p.blocks_per_multiprocessor > 1 && !p.quads ? 4 : 2;  // units of one stage of several
+    const int least = p.blocks_per_multiprocessor > 1 && !p.quads ? 4 : 2;  // units of a k_block, of several
     for (int64_t chunks = 1; chunks <= all_units; chunks *= 2) {
       p.units = static_cast<int>(chunks > 1 ? round_up(ceil_div(all_units, chunks), 2) : all_units);
       if (chunks > 1 && p.units < least) return false;
@@ -226,7 +226,7 @@ class Candidates {
       p.stage_at = static_cast<int>(stage_at);
       p.tables_at = static_cast<int>(stage_at + results);
       p.shared_bytes = p.tables_at + 4 * small_channel_tables(p, h_, w_).total;
-      // Rows that take several rounds, each of all chunks, have one buffer.
+      // Rows that take several rounds, each of all k_blocks, have one buffer.
       if (p.shared_bytes <= room) return p.buffers == 1 || p.chunks == 1 || p.row_groups <= p.warps_m;
     }
     return false;
@@ -235,8 +235,8 @@ class Candidates {
   void choose_blocks(SmallChannelPlan& p) const {
     const int64_t tiles = int64_t{p.tiles.n} * p.tiles.h * p.tiles.w;
     const int64_t slots = int64_t{device_.multiprocessors} * p.blocks_per_multiprocessor;
-    // As many as run at once, twice that where passes differ in their taps. Passes that only store end sooner than
-    // others, and overlap with them: then more, so that all multiprocessors have their share of both.
+    // As many blocks as run at once; twice that if passes differ in their taps. Passes that only store end sooner and
+    // overlap with others: then more blocks, so that all multiprocessors have their share of both.
     const int64_t rounds = p.passes_h == 1 ? 1 : h_.actives < p.passes_h ? kIdleRounds : 2;
     const int64_t wanted = std::clamp<int64_t>(rounds * slots / passes_of(p), 1, tiles);
     p.tile_blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, wanted)));
@@ -249,7 +249,7 @@ class Candidates {
   const SmallChannelAxis& h_;
   const SmallChannelAxis& w_;
   int element_, unit_;
-  bool copies_;  // channels are adjacent
+  bool copies_;  // cp.async along adjacent channels
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Planner of the narrow family, and what its launcher asks it. Family: few channels a group, many phases, tiny images.
+// Planner of small_channel, and what its launcher asks it.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,19 @@
 
 namespace deconv {
 
-// Forward and grad_input in float16, bfloat16 and float32 on compute capability 8.0 and later; nothing where it
-// refuses.
+// Forward and grad_input in float16, bfloat16 and float32 on compute capability 8.0 and later; nothing if refused.
 std::optional<Plan> plan_narrow_conv(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 
 std::string describe(const SmallChannelPlan& plan, DType dtype);
 std::string describe_launch(const SmallChannelPlan& plan);
 
-// Nothing if it has more phases, planes or positions than the kernel's tables hold.
+// Nothing if the axis has more phases, source phases or positions than the kernel's tables hold.
 std::optional<SmallChannelAxis> small_channel_axis(const Problem& problem, int axis);
 
 SmallChannelTables small_channel_tables(const SmallChannelPlan& plan, const SmallChannelAxis& h,
                                         const SmallChannelAxis& w);
 
-// Elements that one store may take along the runs of the result.
+// Elements of one store along the runs of the result.
 int small_channel_vector_result(const Problem& problem, const SmallChannelPlan& plan);
 
 }  // namespace deconv

@@ -1,18 +1,18 @@
-// How the small_channel family's kernel stores staged results: whole runs of adjacent elements.
+// Stores small_channel's staged results: whole runs of adjacent elements.
 #pragma once
 
 #include "families/small_channel/params.cuh"
 
 namespace deconv::small_channel {
 
-// The first pixel of a tile, and its first image.
+// A tile's first image and first pixel.
 struct Tile {
   int n, h, w;
 };
 
-// Of `count` runs, some bytes apart, the vectors first, first + lanes, ... before `end`. A few runs at a time: so
-// neighbours in memory are written soon after each other, and some loads are on their way before their stores.
-// kAlike: all vectors of a run are like its first.
+// Copies vectors first, first + lanes, ... below `end` of `count` runs, a few runs at a time: neighbours in memory are
+// written soon after each other, and loads are in flight before their stores. kAlike: all vectors of a run are like its
+// first.
 template <class Vector, bool kAlike>
 __device__ __forceinline__ void copy_runs(const void* from, void* to, int count, uint32_t from_step, int64_t to_step,
                                           int first, int end, int lanes) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void copy_runs(const void* from, void* to, int count,
   }
 }
 
-// Staged results to memory, in runs of adjacent elements.
+// Stores staged results in runs of adjacent elements.
 template <class Vector, class T>
 __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stage, const Tile tile, int pass_h,
                                            int first_channel, int channels) {
@@ -52,12 +52,12 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   const int log_lanes = p.store.log_lanes, log_runs = p.store.log_runs;
   const auto shift_up = [](int value, int log) { return (value + (1 << log) - 1) >> log; };
   int step_w = p.axis[1].phases();
-  asm volatile("" : "+r"(step_w));  // so that nothing below is kept in registers from tile to tile
+  asm volatile("" : "+r"(step_w));  // keep the compiler from holding what follows across tiles
   const int step_h = p.axis[0].result_step();
   const int heights = plan.all_heights ? p.axis[0].phases() : 1;
   const int line_w = plan.tile.w * step_w, lines = plan.tile.h * heights;
   const int first_w = tile.w * step_w, columns = min(line_w, p.axis[1].result_size - first_w);
-  // Runs of each (image, line): of columns for each channel, of channels for each pixel, or one of pixels.
+  // Runs of an (image, line): the columns of each channel; the channels of each pixel; or the whole line of pixels.
   const bool by_pixel = !plan.columns_adjacent && !plan.whole_lines;
   const int length = by_pixel ? channels : plan.whole_lines ? columns * plan.channels : columns;
   const int vectors = length / static_cast<int>(sizeof(Vector) / sizeof(T));
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_runs(const ConvParams<T>& p, const T* stag
   const int lanes = 1 << log_lanes, first = threadIdx.x & (lanes - 1), slot = threadIdx.x >> log_lanes;
   const int first_run = slot & ((1 << log_runs) - 1);
   const int64_t next_run = plan.columns_adjacent ? p.result_m : p.result_w;
-  // Of one run a lane's vectors count as runs.
+  // With one run a line, a lane's vectors count as runs.
   const bool one = p.store.one;
   const int own = shift_up(vectors - first, log_lanes), line_bytes = lanes * static_cast<int>(sizeof(Vector));
   const int count = one ? own : shift_up(runs - first_run, log_runs), end = one ? first + 1 : vectors;

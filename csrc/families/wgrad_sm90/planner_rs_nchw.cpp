@@ -1,5 +1,4 @@
-// Tiles, lines and splits of the Hopper family's grad_weight of contiguous images by lines
-// (kernels/hopper/weight_lines.cuh).
+// Tiles, runs and splits of wgrad_rs_nchw.cuh.
 #include <algorithm>
 #include <sstream>
 
@@ -13,21 +12,21 @@ namespace {
 
 constexpr const char* kName = "wgrad_sm90 family, lines";
 constexpr int kRows = kWgradTileM;  // of operand A
-constexpr int kMostTap = 128;              // of a row of the kernel
+constexpr int kMostTap = 128;  // of a kernel row
 constexpr int kMostColumns = 256;          // of a box of grad_output
 
-// Cycles on an H200.
-constexpr int kSharedBytes = 103;     // of shared memory in a cycle
+// Cycles of a multiprocessor of an H200.
+constexpr int kSharedBytes = 103;  // of shared memory a cycle
 constexpr int kSimtBytes = 2048;    // of operand A, for an instruction
-constexpr int kHalves = 3;            // times as much where lanes gather pairs of 16-bit elements
-constexpr double kConflicts = 0.3;    // more bank conflicts with each step of the stride
-constexpr double kLatency = 2000;     // of a step: brought, multiplied
-constexpr int kSplitBytes = 6;        // of the input, whose low parts are written, in a cycle
-constexpr int kStepCost = 260, kSecondRow = 310;  // of a step, and where its tile has two rows
-constexpr int kSimtCycles[2] = {8, 18};  // of operand A into registers, for an instruction; with low parts
-constexpr int kFirstRows = 6000;  // of a block: tables, first copies, results as single elements
+constexpr int kHalves = 3;  // times as many if lanes load 16-bit elements in pairs
+constexpr double kConflicts = 0.3;  // more bank conflicts for each step of the stride
+constexpr double kLatency = 2000;  // of a step: loaded, multiplied
+constexpr int kSplitBytes = 6;  // of the input a cycle, to write its low parts
+constexpr int kStepCost = 260, kSecondRow = 310;  // of a step, and of a tile's second row
+constexpr int kSimtCycles[2] = {8, 18};  // gathering operand A for an instruction; in tf32x3
+constexpr int kFirstRows = 6000;  // of a block: tables, first loads, results stored one by one
 
-// Every how many channels of grad_output begin alike, counted in 16 bytes.
+// Kinds of channels of grad_output: every kinds-th channel has the same offset from a multiple of 16 bytes.
 int channel_kinds(const Problem& problem) {
   const int64_t bytes = problem.y.stride[1] * element_size(problem.dtype);
   int kinds = 1;
@@ -61,7 +60,7 @@ std::string refusal(const Problem& problem, const Device& device) {
   const Tensor4& y = problem.y;
   const int kinds = channel_kinds(problem);
   if (problem.out_channels_per_group() % kinds != 0) return "takes output channels that begin alike in equal numbers";
-  // To tensor copies the channels of a kind are one long line each.
+  // TMA sees each channel of a kind as one long line.
   const int64_t image = (y.size[2] - 1) * y.stride[2] + y.size[3];
   if ((y.size[1] > 1 && y.stride[1] < image) || kinds * std::max(y.stride[1], image) >= INT32_MAX / 2) {
     return "takes grad_output whose channels lie behind each other, up to 2^30 elements";
@@ -82,7 +81,7 @@ class Candidates {
         channels_n_(problem.out_channels_per_group()),
         channel_kinds_(channel_kinds(problem)) {}
 
-  // block_rows: rows of the kernel whose input channels share an instruction; rows: of pixels.
+  // block_rows: kernel rows that share an instruction. rows: of pixels.
   std::optional<WgradRsNchwPlan> plan(RsNchwTile tile, int spread, int block_rows, int rows) const {
     WgradRsNchwPlan p;
     p.tile = tile;
@@ -116,7 +115,7 @@ class Candidates {
   }
 
  private:
-  // Rows of the kernel that read the same plane of grad_output, in groups; a tile begins with the first row that any of
+  // Groups the kernel rows that read the same source phase of grad_output. A tile begins with the first row that any of
   // them meets. False: too many for the tables, or too far apart.
   bool choose_groups(WgradRsNchwPlan& p) const {
     struct Row {
@@ -139,7 +138,7 @@ class Candidates {
       if ((p.row_groups + 1) * p.block_rows > kRsNchwRows || !fits(rows[begin].shift) || !fits(rows[end - 1].shift)) {
         return false;
       }
-      // Shifts rise with the taps of a plane.
+      // Shifts rise with the taps of a source phase.
       reach = std::max(reach, rows[end - 1].shift - rows[begin].shift);
       p.groups[p.row_groups] = {static_cast<int16_t>(rows[begin].plane), static_cast<int16_t>(rows[begin].shift)};
       for (size_t i = begin; i < begin + p.block_rows; ++i) {
@@ -148,14 +147,14 @@ class Candidates {
     }
     p.row_step = h_.dilation / gcd(h_.stride, h_.dilation);
     const int64_t tiles = ceil_div(problem_.axis[0].input + reach, p.rows);
-    // Rows of grad_output, existing or not, are 32-bit integers.
+    // Rows of grad_output, inside the image or not, are 32-bit integers.
     if ((tiles * p.rows + (1 << 16)) * h_.stride > INT32_MAX / 2) return false;
     p.tiles_h = tiles;
     return true;
   }
 
   bool choose_memory(WgradRsNchwPlan& p) const {
-    // Of elements and of what shares 16 bytes with the first; an odd number of 16 bytes, so that neighbouring channels
+    // Room for the elements before a row's first in its 16 bytes. An odd number of 16 bytes, so that adjacent channels
     // begin in different banks.
     const int64_t taps = p.tile.warpgroups / p.spread * p.tile.taps * p.fold;  // idle ones read, too
     const int64_t columns = int64_t{p.columns - 1} * w_.stride + (taps - 1) * w_.dilation + 1;
@@ -180,7 +179,7 @@ class Candidates {
   }
 
   double step_cycles(const WgradRsNchwPlan& p) const {
-    double busy = 0;  // warpgroups that have a tap, of all groups of taps
+    double busy = 0;  // warpgroups with a tap, in all tap groups
     const int taps = p.tile.taps * p.fold;
     for (int first = 0; first < w_.kernel; first += p.block_taps) {
       busy += p.spread * ceil_div(std::min(p.block_taps, w_.kernel - first), taps);

@@ -1,4 +1,4 @@
-// Tiles, taps and splits of grad_weight of float32, grad_output in registers (wgrad_rs_nhwc.cuh).
+// Tiles, taps and splits of wgrad_rs_nhwc.cuh.
 #include <sstream>
 
 #include "families/wgrad_sm90/planner_tma_nhwc.h"
@@ -9,14 +9,14 @@ namespace {
 constexpr const char* kName = "wgrad_sm90 family, tensor copies turned";
 constexpr int kChannels = kRsNhwcChannels, kPixels = kRsNhwcPixels;
 constexpr int kRows = kWgradTileM;  // of operand A
-constexpr int kProducts = kPixels / 8;     // of a stage, for each tap
+constexpr int kProducts = kPixels / 8;  // instructions of a stage and tap
 
-// Cycles on an H200.
-constexpr int kSimtCycles = 22;     // of operand A into registers, for an instruction
-constexpr int kSimtBytes = 2048;    // of shared memory, for the same
-constexpr int kSharedBytes = 128;     // of shared memory in a cycle
-constexpr int kLatency = 4700;        // of a stage: copied, turned, read
-constexpr int kPlaneRowLatency = 6;   // more for each row of boxes that bring several planes
+// Cycles of a multiprocessor of an H200.
+constexpr int kSimtCycles = 22;  // gathering operand A for an instruction
+constexpr int kSimtBytes = 2048;  // of shared memory, to gather operand A for an instruction
+constexpr int kSharedBytes = 128;  // of shared memory a cycle
+constexpr int kLatency = 4700;  // of a stage: loaded, transposed, read
+constexpr int kPlaneRowLatency = 6;  // more for each row of boxes, with several source phases
 
 class Candidates : public WeightCopiesCandidates {
  public:
@@ -29,7 +29,7 @@ class Candidates : public WeightCopiesCandidates {
                   : n_ <= kRows / 2 ? 2
                                     : 1) {}
 
-  // Taps in the order of their planes, so that neighbours share boxes.
+  // Taps in the order of their source phases, so that neighbours share boxes.
   template <class Visit>
   void for_arrangements(WgradTile tile, WgradRsNhwcPlan& p, Visit visit) const {
     std::vector<TapRun> taps;
@@ -56,7 +56,7 @@ class Candidates : public WeightCopiesCandidates {
     }
   }
 
-  // The estimate of a tile of pixels, whose plan lacks the tables that `fill` writes. Nothing if it does not fit.
+  // Estimates the plan for a tile of pixels, without the tables that `fill` writes. Nothing if it does not fit.
   std::optional<double> plan(WgradRsNhwcPlan& p, const Arrangement& all, Sm90Inner inner,
                              const std::array<int, 3>& pixels, double /*limit_ms*/) const {
     if (!choose_pixels(p, inner, pixels, all)) return std::nullopt;
@@ -69,7 +69,7 @@ class Candidates : public WeightCopiesCandidates {
     return estimate_ms(p, stage);
   }
 
-  // The tables of the kernel. False: they do not hold so many.
+  // Writes the kernel's tables. False: too small.
   bool fill(WgradRsNhwcPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
     for (int i = 0; i < kPixels / 8; ++i) p.octet_row[i] = row_of_pixel(p, 8 * i);

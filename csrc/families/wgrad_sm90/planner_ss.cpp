@@ -1,4 +1,4 @@
-// Tiles, runs of taps and splits of grad_weight of 16-bit elements, both operands in shared memory (wgrad_ss.cuh).
+// Tiles, runs and splits of wgrad_ss.cuh.
 #include <sstream>
 
 #include "families/wgrad_sm90/planner_tma_nhwc.h"
@@ -9,13 +9,13 @@ namespace {
 constexpr const char* kName = "wgrad_sm90 family, tensor copies";
 constexpr int kChannels = kWgradChannels;
 
-// Cycles on an H200.
-constexpr int kSharedBytes = 128;  // read by tensor cores or written by TMA in a cycle
-constexpr int kLatency = 1700;     // of a copy
-constexpr double kOperandBytes = 2048;  // of an instruction: operand A, and each 64 columns of operand B
+// Cycles of a multiprocessor of an H200.
+constexpr int kSharedBytes = 128;  // a cycle, read by tensor cores or written by TMA
+constexpr int kLatency = 1700;  // of a TMA load
+constexpr double kOperandBytes = 2048;  // an instruction: operand A, and each 64 columns of operand B
 
-// Which columns may share an instruction: taps of one plane in a row or in a column, taps of neighbouring planes, or
-// tiles of output channels.
+// Which columns share an instruction: taps of one source phase in a row or in a column, taps of adjacent source phases,
+// or tiles of output channels.
 enum class Along { kWidth, kHeight, kPlanes, kChunks };
 
 class Candidates : public WeightCopiesCandidates {
@@ -48,7 +48,7 @@ class Candidates : public WeightCopiesCandidates {
     }
   }
 
-  // The estimate of a tile of pixels, whose plan lacks the tables that `fill` writes. Nothing if it does not fit, or
+  // Estimates the plan for a tile of pixels, without the tables that `fill` writes. Nothing if it does not fit, or
   // takes limit_ms or more (0: no limit).
   std::optional<double> plan(WgradSsPlan& p, const Arrangement& all, Sm90Inner inner, const std::array<int, 3>& pixels,
                              double limit_ms) const {
@@ -65,7 +65,7 @@ class Candidates : public WeightCopiesCandidates {
     return estimate_ms(p, stage);
   }
 
-  // The tables of the kernel. False: they do not hold so many.
+  // Writes the kernel's tables. False: too small.
   bool fill(WgradSsPlan& p, const Arrangement& all) const {
     if (!fill_boxes(p, all)) return false;
     for (int k = 0; k < p.instructions; ++k) p.instruction_row[k] = row_of_pixel(p, 16 * k);
@@ -80,12 +80,12 @@ class Candidates : public WeightCopiesCandidates {
           run.tap = tap_of(0);
           run.chunk = of_run[0].chunk;
         }
-        if (run.count > 1) {  // the columns of a run lie evenly
+        if (run.count > 1) {  // the columns of a run are evenly spaced
           run.row_step = row_of(1) - row_of(0);
           run.tap_step = tap_of(1) - tap_of(0);
           run.chunk_step = of_run[1].chunk - of_run[0].chunk;
         }
-        // Columns that are idle read what there is, behind the last slot if need be.
+        // Idle columns read whatever is there, even behind the last slot.
         const int columns = runs % p.tile.runs() == 0 ? p.tile.first : p.tile.second;
         last_row = std::max(last_row, run.row + (columns - 1) * run.row_step);
         p.runs[runs++] = run;
@@ -98,7 +98,7 @@ class Candidates : public WeightCopiesCandidates {
   }
 
  private:
-  // All columns of a block.
+  // All columns of a block, in lines to cut runs from.
   std::vector<TapRun> lines(Along along, int chunks) const {
     std::vector<TapRun> all;
     const auto are_single = [&](int a) { return static_cast<int>(planes_[a].size()) == axis_[a].kernel; };
@@ -129,7 +129,7 @@ class Candidates : public WeightCopiesCandidates {
     return all;
   }
 
-  // Cuts lines into first and second runs, about as many of each, and deals them to the warpgroups of the blocks.
+  // Cuts lines into first and second runs, about as many of each, and deals them to the blocks' warpgroups.
   Arrangement arrange(WgradSsTile tile, WgradShare share, const std::vector<TapRun>& lines) const {
     std::vector<TapRun> first, second;
     for (const TapRun& line : lines) {

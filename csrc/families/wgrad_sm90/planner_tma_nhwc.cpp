@@ -1,4 +1,4 @@
-// What the planners of grad_weight by TMA from channels_last share.
+// Shared by the planners of ss and rs_nhwc.
 #include "families/wgrad_sm90/planner_tma_nhwc.h"
 
 #include "lowerings/repack.h"
@@ -7,9 +7,9 @@
 namespace deconv {
 namespace {
 
-constexpr int kMostBox = 256;  // pixels along one axis of a tensor copy
+constexpr int kMostBox = 256;  // pixels of a TMA box along one axis
 
-// True if TMA loads the tensor from where it lies. The tensor map has the stride of an axis with more than one pixel.
+// True if TMA loads the tensor in place. Strides of axes with one pixel do not matter: the tensor map replaces them.
 bool lies_in_place(const Problem& problem, const Tensor4& tensor, bool unaligned) {
   bool fits = tensor.stride[1] == 1 && !unaligned;
   for (const int axis : {0, 2, 3}) {
@@ -19,7 +19,7 @@ bool lies_in_place(const Problem& problem, const Tensor4& tensor, bool unaligned
   return fits;
 }
 
-// An axis with one input pixel has no stride to speak of.
+// With one input pixel the stride has no effect.
 AxisGeometry without_stride(AxisGeometry axis) {
   if (axis.result_size == 1) axis.stride = 1;
   return axis;
@@ -76,7 +76,7 @@ std::string describe_slices(const WgradTma& plan) {
 }
 
 std::string describe_pixels(const WgradTma& plan) {
-  // The extents are those of the width, the height and the batch, of which any may be innermost.
+  // Extents of the width, the height and the batch; any of them may be innermost.
   const auto [a, b, c] = plan.pixels;
   const char* axes = plan.inner == Sm90Inner::kWidth    ? "width, height, images"
                      : plan.inner == Sm90Inner::kHeight ? "height, width, images"
@@ -90,7 +90,7 @@ std::string weight_copies_refusal(const Problem& problem, const Device& device) 
   const int64_t m = problem.in_channels_per_group(), n = problem.out_channels_per_group();
   const int64_t pack = 16 / element_size(problem.dtype);
   if (problem.groups > 1 && (m % pack != 0 || n % pack != 0)) return "takes groups of whole 16 bytes of channels";
-  for (const Axis& axis : problem.axis) {  // each plane has a tensor map, so it must have a pixel
+  for (const Axis& axis : problem.axis) {  // each source phase has a tensor map, so it must have a pixel
     if (axis.output < axis.stride && axis.input > 1) return "takes outputs of at least a stride";
   }
   if (problem.axis[0].stride > INT16_MAX || problem.axis[1].stride > INT16_MAX) return "takes strides below 32768";
@@ -232,7 +232,7 @@ bool WeightCopiesCandidates::fill_boxes(WgradTma& p, const Arrangement& all) con
 }
 
 double WeightCopiesCandidates::copy_cycles(const WgradTma& p, int y_boxes) const {
-  // Cycles of a row of 128 bytes from L2; a row that the tensor has only in part is filled with zeros.
+  // On an H200: bytes a cycle from L2; cycles of a 128-byte row that the tensor has only in part (zeros fill it).
   constexpr double kRowBytesPerCycle = 76, kPartialRow = 4;
   const auto row = [&](const Tensor4& tensor) {
     const bool is_whole = tensor.size[1] * element_size(problem_.dtype) >= kSm90RowBytes;

@@ -1,5 +1,5 @@
-// What the planners of grad_weight by TMA from channels_last share: planes of grad_output and the boxes that bring
-// them, tiles of pixels, splits, slices of the images, the estimate.
+// Shared by the planners of ss and rs_nhwc: source phases of grad_output and the boxes that load them, tiles of pixels,
+// splits, slices of the images, the estimate.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct TapColumn {
 };
 using TapRun = std::vector<TapColumn>;  // of one instruction
 
-// 128 bytes of channels of one plane of grad_output, and the shifts of the taps that read them.
+// 128 bytes of channels of one source phase of grad_output, and the shifts of the taps that read them.
 struct PlaneBox {
   int plane_h, plane_w, chunk;
   int first_h, first_w, last_h, last_w;
@@ -36,16 +36,16 @@ struct TapGroup {
 
 struct Arrangement {
   std::vector<TapGroup> groups;
-  int range_h = 0, range_w = 0;  // most that the shifts of a box differ
-  int most_boxes = 0;            // of a group
+  int range_h = 0, range_w = 0;  // largest difference of the shifts in a box
+  int most_boxes = 0;  // of a group
 };
 
-// The images of a slice, and what their operands take in the workspace if kernels before rewrite them.
+// The images of a slice, and the workspace of the operands that kernels before rewrite.
 struct WeightSlices {
   bool repack_x, repack_y, im2col;
-  int64_t slice, count;  // images of a slice, slices; slice 0: not even one image can be rewritten
+  int64_t slice, count;  // images of a slice, slices; slice 0: one image is too large
   int64_t x_bytes, y_bytes;
-  double before_ms;  // of rewriting a slice
+  double before_ms;  // to rewrite a slice
 };
 WeightSlices weight_slices(const Problem& problem, bool im2col);
 Problem first_images(Problem problem, int64_t count);
@@ -62,7 +62,7 @@ class WeightCopiesCandidates {
  public:
   int64_t workspace_bytes(const WgradTma& p) const { return p.sums ? p.splits * partial_bytes(p) : 0; }
 
-  // Visits the tiles of `least` to `most` pixels, from the innermost axis on, for each innermost axis.
+  // Visits tiles of `least` to `most` pixels for each innermost axis, which is the first of their extents.
   template <class Visit>
   void for_pixel_tiles(int least, int most, Visit visit) const {
     for (const Sm90Inner inner : {Sm90Inner::kWidth, Sm90Inner::kHeight, Sm90Inner::kBatch}) {
@@ -83,7 +83,7 @@ class WeightCopiesCandidates {
   }
 
  protected:
-  // in_slices: results of other images add to the same sums.
+  // in_slices: later slices add to the same sums.
   WeightCopiesCandidates(const Problem& problem, const Device& device, bool in_slices);
 
   template <class T>
@@ -92,37 +92,37 @@ class WeightCopiesCandidates {
     if (inner == Sm90Inner::kBatch) return {n, w, h};
     return {w, h, n};
   }
-  // Row of a box that many pixels along each axis, from the innermost on, behind the first.
+  // Row of a box, `at` pixels along each axis from its first, the innermost axis first.
   static int box_row(const WgradTma& p, const std::array<int, 3>& at) {
     return at[0] + p.halo[0] * (at[1] + p.halo[1] * at[2]);
   }
-  // Row of a box where the tile's i-th pixel lies.
+  // Row of a box that holds the tile's i-th pixel.
   static int row_of_pixel(const WgradTma& p, int i) {
     const int line = i / p.pixels[0];
     return box_row(p, {i % p.pixels[0], line % p.pixels[1], line / p.pixels[1]});
   }
-  // In the boxes of a group, each of plan.box_chunks chunks, the row where a tap finds the tile's first pixel.
+  // Row at which a tap finds the tile's first pixel, in its group's boxes of plan.box_chunks chunks each.
   int row_of_tap(const WgradTma& p, const TapGroup& group, const TapColumn& column) const;
 
   // Adds a group with the boxes that its runs read.
   void add_group(Arrangement& all, std::vector<TapRun> runs) const;
-  // Tiles and halos. False: too many.
+  // Chooses halos and counts tiles. False: too large, or too many.
   bool choose_pixels(WgradTma& p, Sm90Inner inner, const std::array<int, 3>& pixels, const Arrangement& all) const;
-  // The ring of stages with p.x_boxes boxes of the input, each of `parts` parts, and y_boxes of grad_output. False: too
-  // large.
+  // Chooses the Pipeline's stages: p.x_boxes boxes of the input, each of `parts` parts, and y_boxes of grad_output.
+  // False: too large.
   bool choose_memory(WgradTma& p, int parts, int y_boxes) const;
   // Blocks of tiles of channels, and the padded sums.
   void choose_blocks(WgradTma& p, int chunk) const;
-  // scattered: results without splits would leave as single elements.
+  // scattered: without partial sums, results would be stored one by one.
   bool choose_splits(WgradTma& p, double stage, bool scattered) const;
-  // The plan's tables of planes and boxes. False: they do not hold so many, or so far ones.
+  // Writes the plan's tables of source phases and boxes. False: too small, or shifts too large.
   bool fill_boxes(WgradTma& p, const Arrangement& all) const;
 
-  // Rows of 128 bytes that TMA writes for a stage, and its cycles.
+  // Rows of 128 bytes of grad_output that TMA writes for a stage; cycles of all rows.
   static double y_rows(const WgradTma& p, int boxes) { return 1.0 * boxes * p.halo[0] * p.halo[1] * p.halo[2]; }
   double copy_cycles(const WgradTma& p, int y_boxes) const;
   double estimate_ms(const WgradTma& p, double stage) const;
-  // With all multiprocessors busy to the end.
+  // A lower bound: all multiprocessors busy to the end.
   double least_ms(const WgradTma& p, double stage) const;
   int64_t partial_bytes(const WgradTma& p) const {
     return 4 * problem_.groups * axis_[0].kernel * axis_[1].kernel * p.padded_m * p.padded_n;
@@ -132,18 +132,18 @@ class WeightCopiesCandidates {
   const Device& device_;
   bool in_slices_;
   AxisGeometry axis_[2];
-  std::vector<std::vector<int>> planes_[2];  // taps of an axis that share a plane, in order of their shifts
+  std::vector<std::vector<int>> planes_[2];  // taps of an axis that share a source phase, in order of their shifts
   int64_t m_, n_;
 
  private:
-  // Of channels and taps.
+  // Tiles of channels x tap groups.
   static int64_t block_tiles(const WgradTma& p) {
     return int64_t{p.tap_groups} * p.blocks_m * p.blocks_n * p.blocks_group;
   }
 };
 
-// The best plan for the problem as TMA sees it, `seen`: for each tile of the kernel the best of what
-// visit_plans(candidates, tile, limit, visit) visits.
+// The best plan for `seen`, the problem as TMA sees it, over all tiles of the kernel, arrangements of taps and tiles of
+// pixels.
 template <class Candidates, class TilePlan, class Tile>
 std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col, const Device& device,
                               const Tile* tiles, size_t count, std::vector<Candidate>* considered) {
@@ -169,7 +169,7 @@ std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col
           });
     });
     if (!of_tile) continue;
-    // Every slice reads and writes the sums, which costs about what adding them costs.
+    // Every slice reads and writes the sums, which costs about as much as adding them.
     const double all_ms = (of_tile_ms + slices.before_ms) * slices.count;
     const int64_t bytes = place_slices(*of_tile, slices, candidates.workspace_bytes(*of_tile));
     consider_plan(best, "wgrad_sm90 family", *of_tile, bytes, all_ms, seen.dtype, considered);
@@ -180,7 +180,7 @@ std::optional<Plan> plan_seen(const char* name, const Problem& seen, bool im2col
   return best;
 }
 
-// The better plan of the problem as it is and after im2col.
+// The better of the plans for the problem itself and after im2col.
 template <class Candidates, class TilePlan, class Tile>
 std::optional<Plan> plan_weight_copies(const char* name, const Problem& problem, const Device& device,
                                        const Tile* tiles, size_t count, std::vector<Candidate>* considered) {

@@ -1,9 +1,9 @@
-// What the Hopper family's kernels of grad_weight have in common: plain data, host and device.
+// Shared by wgrad_sm90's kernels: plain data, host and device.
 #pragma once
 
 namespace deconv {
 
-inline constexpr int kWgradTileM = 64;  // output channels of a warpgroup
+inline constexpr int kWgradTileM = 64;  // output channels of a warpgroup: rows of operand A
 
 // Warpgroups that multiply, taps that each accumulates, input channels (wgmma's N).
 struct WgradTile {

@@ -151,7 +151,7 @@ class WeightTensorBlock {
     __device__ __forceinline__ bool takes(int n) const { return first_n + n >= 0 && first_n + n < channels; }
   };
   __device__ __forceinline__ Row find_row(const Item& item, int m, int tap) const {
-    const int inside = plan.fold == 1 ? 0 : m / p.channels_m;  // the group among those of this item
+    const int inside = plan.fold == 1 ? 0 : m / p.channels_m;  // the group among those of this work tile
     const int group = item.group + inside, channel = item.m + m - inside * p.channels_m;
     Row row{nullptr, nullptr, item.n - inside * p.channels_n, 0};
     if (inside >= plan.fold || group >= p.groups) return row;

@@ -1,6 +1,6 @@
-// grad_weight of neighbouring groups as of one group: that has the weights of every pair of input and output channels,
-// and the groups' own are its diagonal blocks. The others are computed for nothing, which costs less than tiles of
-// tensor cores that a few channels leave empty.
+// Computes grad_weight of adjacent groups as one group, which has weights for every pair of input and output channels.
+// The groups' own weights are its diagonal blocks. The other blocks are waste, but cost less than tiles that few
+// channels leave empty.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace deconv {
 
-// On either side: more fill a tile better, and compute more for nothing. Up to kMostMergedChannels where groups can't
-// be merged otherwise.
+// Channels of merged groups on either side: more fill a tile better and waste more products. Up to kMostMergedChannels
+// if kMergedChannels allows no merge.
 inline constexpr int64_t kMergedChannels = 32, kMostMergedChannels = 64;
-inline constexpr int64_t kMostMergedBytes = 64 << 20;  // of grad_weight of the merged groups
+inline constexpr int64_t kMostMergedBytes = 64 << 20;  // of the merged grad_weight
 
-// The most groups that may be one, a divisor of their number, with so many channels at most on either side.
+// The most groups to merge: a divisor of their number, with at most `channels` channels on either side.
 inline int64_t merged_groups(const Problem& problem, int64_t channels) {
   const int64_t most = channels / std::max(problem.in_channels_per_group(), problem.out_channels_per_group());
   int64_t merge = std::clamp<int64_t>(most, 1, problem.groups);
@@ -35,7 +35,7 @@ inline Problem merged_problem(const Problem& problem, int64_t merge) {
   return p;
 }
 
-// Why the groups of a grad_weight can't be merged; nothing if they can.
+// Why the groups cannot be merged; empty if they can.
 inline std::string merged_refusal(const Problem& problem) {
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
   if (element_size(problem.dtype) > 4) return "takes float16, bfloat16 and float32";

@@ -1,4 +1,4 @@
-// What the merged family's planner gives to its launcher.
+// Plan of group_merge.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@ namespace deconv {
 
 struct Plan;
 
-// The workspace: grad_weight of the merged groups (merged.h), then the inner plan's.
+// Workspace: the merged grad_weight (group_merge.h), then the inner plan's.
 struct GroupMergePlan {
   static constexpr const char* kFamily = "group_merge";
 
   std::shared_ptr<const Plan> inner;  // of merged_problem
-  int64_t merge = 1;  // groups that are one
-  int64_t inner_at = 0;  // bytes
+  int64_t merge = 1;  // groups computed as one
+  int64_t inner_at = 0;  // byte offset
 };
 
 }  // namespace deconv

@@ -6,9 +6,9 @@
 namespace deconv {
 namespace {
 
-constexpr double kMovedOverCopied = 1.2;  // of any family's memory traffic at best, as the depthwise family counts it
+constexpr double kMovedOverCopied = 1.2;  // memory time of any family over that of a copy, at best
 
-// Of taking the diagonal blocks out. Fitted to timings on an H200.
+// ms to extract the diagonal blocks; fitted to timings on an H200.
 double diagonal_ms(int64_t result_bytes) {
   constexpr double kLaunchMs = 1.5e-3, kMsPerByte = 1e-9;
   return kLaunchMs + result_bytes * kMsPerByte;

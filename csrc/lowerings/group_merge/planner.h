@@ -1,4 +1,4 @@
-// Planner of the merged family: grad_weight of groups of few channels.
+// Planner of group_merge: grad_weight of groups with few channels.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace deconv {
 
-// grad_weight in float16, bfloat16 and float32 where tensor cores serve neighbouring groups together; nothing where it
-// refuses. options: of the families that may serve those. best_ms: of the families considered before.
+// grad_weight in float16, bfloat16 and float32, if the GPU has tensor cores; nothing if refused. options: of the inner
+// plan. best_ms: lowest estimate so far.
 std::optional<Plan> plan_merged(const Problem& problem, const Device& device, const PlannerOptions& options,
                                 double best_ms, std::vector<Candidate>* considered);
 

@@ -9,18 +9,18 @@
 namespace deconv {
 namespace {
 
-// Of writing a tensor in blocks, or back, which waits for the kernels before and shows where the tensor is large;
-// further ones start early. Fitted to timings on an H200.
+// ms to write a tensor in blocks, or back; fitted to timings on an H200. The first launch waits for the kernels before
+// it, further ones start early.
 constexpr double kLaunchMs = 2.5e-3, kFurtherLaunchMs = 1e-3, kBackMs = 5e-3;
 double blocks_ms(const Blocks& blocks, DType dtype) {
-  constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times an access of a single element
+  constexpr double kMsPerByte = 0.5e-9, kAlone = 2.4;  // times as long, element by element
   const int64_t element = element_size(dtype);
   const int unit = sub_pixel_unit(blocks, element);
   const double apart = unit == kSubPixelAlignment ? 1 : std::max<double>(1, kAlone * element / unit);
   return blocks.numel() * element * kMsPerByte * apart;
 }
-// More, of writing back to rows that share sectors with the next: element by element, or more than a cache holds until
-// both parts of a sector are written.
+// More ms to write back rows that share sectors, if that is element by element, or if caches cannot hold a sector until
+// both of its parts are written.
 double rows_ms(const Blocks& blocks, DType dtype) {
   constexpr double kMsPerRow = 3e-7;
   constexpr int64_t kCached = 32 << 20;
@@ -31,12 +31,12 @@ double rows_ms(const Blocks& blocks, DType dtype) {
   return shared && apart ? size[0] * size[1] * size[2] * kMsPerRow : 0;
 }
 
-// Whether the inner plan may store the output's blocks where they belong.
+// True if the inner plan may store the output's blocks in place.
 bool may_store_plain(const Problem& problem) {
   return problem.direction == Direction::kForward && !sub_pixel_output(problem).in_place() && !has_columns(problem) &&
          sub_pixel_result_blocks(problem);
 }
-// Whether blocks are worth it for products of several taps.
+// True if blocks are better than phases for layers that keep several taps.
 bool is_worth_blocks(const Problem& problem) {
   const ResultBlocks blocks = *sub_pixel_result_blocks(problem);
   return problem.out_channels_per_group() < kMostSubPixelChannels ||
@@ -73,7 +73,7 @@ std::optional<Plan> plan_sub_pixel(const Problem& problem, const Device& device,
     plan.bias_at = plan.weight_at + (to_weight ? bytes(weight) : 0);
     plan.inner_at = plan.bias_at + (forward && !stores_plain ? bytes(bias) : 0);
     double ms = inner.estimate_ms;
-    double launch_ms = kLaunchMs;  // before the inner plan's kernels
+    double launch_ms = kLaunchMs;  // of the next kernel before the inner plan's
     const auto rewrite_before = [&](const Blocks& blocks) {
       ms += launch_ms + blocks_ms(blocks, problem.dtype);
       launch_ms = kFurtherLaunchMs;

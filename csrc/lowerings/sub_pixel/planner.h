@@ -1,4 +1,4 @@
-// Planner of the subpixel family: few output channels, strides that divide the kernel.
+// Planner of sub_pixel: strides that divide the kernel, few output channels.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace deconv {
 
-// All directions in float16, bfloat16 and float32 where tensor cores serve the problem without stride; nothing where it
-// refuses. options: of the families that may serve that.
+// All directions in float16, bfloat16 and float32, if the GPU has tensor cores; nothing if refused. options: of the
+// inner plan.
 std::optional<Plan> plan_sub_pixel(const Problem& problem, const Device& device, const PlannerOptions& options,
                                    std::vector<Candidate>* considered);
 

@@ -1,9 +1,9 @@
-// A transposed convolution whose stride divides its kernel as one without stride: the output counts in blocks of
-// stride x stride pixels, each of which is one pixel of so many more channels (Shi et al., arXiv 1609.07009). With
-// k = a * stride + r the pixel r of block i + a reads tap a of the sub-kernel r; no tap is a zero.
+// Lowers a layer whose stride divides its kernel to one with stride 1. The output is counted in blocks of stride x
+// stride pixels, and each block is one pixel with stride^2 times the channels (Shi et al., arXiv 1609.07009). With k =
+// a * stride + r, pixel r of block i + a reads tap a of sub-kernel r; no tap is a zero.
 //
-// An input of one pixel meets no other whatever the stride, so there a block has the whole kernel, and the layer is a
-// product of matrices: images are its pixels, and operands mostly lie as blocks already.
+// With an input of one pixel, the block is the whole kernel and the layer is a matrix product: images are its pixels,
+// and operands are mostly in blocks already.
 #pragma once
 
 #include <algorithm>
@@ -16,33 +16,32 @@
 
 namespace deconv {
 
-inline constexpr int kSubPixelAlignment = 16;  // bytes of a block's row begin at a multiple
+inline constexpr int kSubPixelAlignment = 16;  // bytes; each block begins at a multiple
 
-// Few channels alone are worth the rewriting; with more, each phase by itself fills a tile of tensor cores. But many
-// phases of contiguous rows leave gaps, which blocks that are stored where they belong do not.
-inline constexpr int64_t kMostSubPixelChannels = 64;  // of the output, a group
-inline constexpr int64_t kLeastSubPixelRow = 3;  // phases of the width that are many
+// Rewriting pays with few channels only: with more, each phase fills a tile of tensor cores by itself. If adjacent
+// columns belong to many phases, a phase's stores leave gaps; blocks stored in place do not.
+inline constexpr int64_t kMostSubPixelChannels = 64;  // of the output, a group: fewer are rewritten
+inline constexpr int64_t kLeastSubPixelRow = 3;  // phases of the width from which blocks stored in place pay
 inline constexpr int64_t kMostSubPixelBytes = 256 << 20;  // of the rewritten output
 
-// The pixels of a block along an axis.
+// Pixels of a block along an axis.
 inline int64_t sub_pixel_stride(const Axis& axis) {
   return axis.input == 1 && axis.dilation == 1 ? axis.kernel : axis.stride;
 }
 inline bool is_one_pixel(const Problem& problem) { return problem.axis[0].input == 1 && problem.axis[1].input == 1; }
 
-// A tensor (N, C, H, W) and the same in blocks: (N, blocks down, blocks across, elements of a block), dense.
+// A tensor (N, C, H, W), and how it is stored in blocks: (N, blocks down, blocks across, elements of a block), dense.
 struct Blocks {
   Tensor4 plain;
   int64_t down = 1, across = 1;  // blocks of an image
   int64_t height = 1, width = 1;  // pixels of a block
-  int64_t shift_h = 0, shift_w = 0;  // pixels of the first block before the image
-  bool channels_fastest =
-      false;  // of a block's elements: channels in columns in rows, else columns in rows in channels
+  int64_t shift_h = 0, shift_w = 0;  // pixels of the first block that lie before the image
+  bool channels_fastest = false;  // of a block: [row][column][channel], else [channel][row][column]
   int64_t pitch = 1;  // elements from one block to the next
 
   int64_t elements() const { return plain.size[1] * height * width; }  // of a block
   int64_t numel() const { return plain.size[0] * down * across * pitch; }
-  // Whether the tensor lies as its blocks do: a block an image, without gaps.
+  // True if the tensor is in blocks already: one block an image, without gaps.
   bool in_place() const {
     const std::array<int64_t, 4> steps = channels_fastest
                                              ? std::array<int64_t, 4>{pitch, 1, width * plain.size[1], plain.size[1]}
@@ -53,7 +52,7 @@ struct Blocks {
   }
 };
 
-// Whether lines of pixels with all their channels lie without gaps.
+// True if a line's pixels, with all their channels, have no gaps.
 inline bool is_line_of_channels(const Tensor4& tensor) {
   return tensor.stride[1] == 1 && tensor.stride[3] == tensor.size[1];
 }
@@ -81,26 +80,25 @@ inline Blocks sub_pixel_weight(const Problem& problem) {
   b.across = problem.axis[1].kernel / b.width;
   return b;
 }
-// One value for each channel, whatever the pixel.
+// The bias as blocks: one value for each channel, whatever the pixel.
 inline Blocks sub_pixel_bias(const Problem& problem) {
   return sub_pixel_blocks(
       problem,
       {{1, problem.out_channels, sub_pixel_stride(problem.axis[0]), sub_pixel_stride(problem.axis[1])}, {0, 1, 0, 0}});
 }
 
-// Blocks as pixels of so many channels.
+// Blocks as pixels: the elements of a block are channels.
 inline Tensor4 as_pixels(const Blocks& blocks) {
   return {{blocks.plain.size[0], blocks.elements(), blocks.down, blocks.across},
           {blocks.down * blocks.across * blocks.pitch, 1, blocks.across * blocks.pitch, blocks.pitch}};
 }
 
-// The output's blocks as a result that is stored where it belongs; nothing where a block's rows are no neighbours
-// there.
+// The output's blocks, to be stored in place; nothing if the elements of a block's row are not adjacent there.
 inline std::optional<ResultBlocks> sub_pixel_result_blocks(const Problem& problem) {
   const Blocks b = sub_pixel_output(problem);
   const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
   if (b.plain.stride[3] != (is_line ? b.plain.size[1] : 1) || (b.channels_fastest && !is_line)) return std::nullopt;
-  const int64_t line = is_line ? b.plain.size[1] : 1;  // a pixel's channels are so many columns of one channel
+  const int64_t line = is_line ? b.plain.size[1] : 1;  // a pixel's channels count as columns of one channel
   ResultBlocks r;
   r.height = b.height;
   r.width = b.width * line;
@@ -115,14 +113,14 @@ inline std::optional<ResultBlocks> sub_pixel_result_blocks(const Problem& proble
   r.weight_c = is_line ? 0 : problem.w.stride[1];
   r.weight_h = problem.w.stride[2];
   r.weight_in_blocks = sub_pixel_weight(problem).in_place();
-  if (is_line && !is_line_of_channels(problem.w)) return std::nullopt;  // a block's row is no run of the weight's
+  if (is_line && !is_line_of_channels(problem.w)) return std::nullopt;  // a block's row is not adjacent in the weight
   const int64_t channels = is_line ? 1 : b.plain.size[1];
   const int64_t reach = channels * r.stride_c + (r.size_h + 2 * r.height) * r.stride_h + r.size_w + 2 * r.width;
-  if (reach > INT32_MAX) return std::nullopt;  // elements of an image are counted in 32 bits
+  if (reach > INT32_MAX) return std::nullopt;  // 32-bit offsets within an image
   return r;
 }
 
-// Whether every image is one pixel and one block, so that it is a column of one image.
+// True if every image is one pixel and one block, and can be a column of one image.
 inline bool has_columns(const Problem& problem) {
   const Blocks y = sub_pixel_output(problem), w = sub_pixel_weight(problem);
   const Axis &rows = problem.axis[0], &columns = problem.axis[1];
@@ -136,7 +134,7 @@ inline Tensor4 as_columns(const Tensor4& tensor) {
   return {{1, tensor.size[1], 1, tensor.size[0]}, {image, tensor.stride[1], image, step}};
 }
 
-// Why the problem can't be seen so; nothing if it can.
+// Why the problem has no such form; empty if it has one.
 inline std::string sub_pixel_refusal(const Problem& problem) {
   const Axis &h = problem.axis[0], &w = problem.axis[1];
   if (problem.x.numel() == 0 || problem.w.numel() == 0 || problem.y.numel() == 0) return "takes no empty tensors";
@@ -147,7 +145,7 @@ inline std::string sub_pixel_refusal(const Problem& problem) {
   if (h.kernel % stride_h != 0 || w.kernel % stride_w != 0) return "takes strides that divide the kernel";
   return "";
 }
-// More, why its output, or the gradient of it, can't be rewritten.
+// Why its output, or grad_output, is not rewritten; empty if it may be.
 inline std::string sub_pixel_rewriting_refusal(const Problem& problem) {
   if (problem.out_channels_per_group() >= kMostSubPixelChannels && !is_one_pixel(problem)) {
     return "takes fewer than " + std::to_string(kMostSubPixelChannels) + " output channels a group";
@@ -159,7 +157,7 @@ inline std::string sub_pixel_rewriting_refusal(const Problem& problem) {
   return "";
 }
 
-// The problem as seen after it.
+// The problem in blocks.
 inline Problem sub_pixel_problem(const Problem& problem) {
   Problem p = problem;
   const Blocks y = sub_pixel_output(problem), w = sub_pixel_weight(problem);
@@ -182,7 +180,7 @@ inline Problem sub_pixel_problem(const Problem& problem) {
   return p;
 }
 
-// The same with a result that is stored where it belongs, and a weight that is read where it lies.
+// The same with the output stored in place, and the weight read in place.
 inline Problem sub_pixel_stored_problem(const Problem& problem) {
   Problem p = sub_pixel_problem(problem);
   p.blocks = sub_pixel_result_blocks(problem);
@@ -194,10 +192,10 @@ inline Problem sub_pixel_stored_problem(const Problem& problem) {
   return p;
 }
 
-// Bytes that one access may take of a tensor and of its blocks alike, given so aligned pointers.
+// Bytes of one access to a tensor and to its blocks, if pointers are aligned to them.
 inline int sub_pixel_unit(const Blocks& b, int64_t element) {
   const bool is_line = b.channels_fastest && is_line_of_channels(b.plain);
-  const int64_t line = is_line ? b.plain.size[1] : 1;  // elements of a pixel of a line
+  const int64_t line = is_line ? b.plain.size[1] : 1;  // elements of a pixel
   if (b.plain.stride[3] != line || (b.channels_fastest && !is_line)) return static_cast<int>(element);
   int64_t bytes = kSubPixelAlignment;
   const auto fits = [&](int64_t elements) { return elements * element % bytes == 0; };
