@@ -170,7 +170,7 @@ def extension() -> Extension:
         sources += relative((ROOT / "csrc").rglob("*.cu"))
         sources += relative(write_instances(ROOT / "csrc", ROOT / "build" / "instances"))
         flags += ["-DUSE_CUDA", "-DDECONV_WITH_CUDA", f'-DDECONV_CUDA_ARCHS="{archs}"']
-        flags += ["-DDECONV_HOPPER"] if any(arch.startswith(HOPPER) for arch in archs.split()) else []
+        flags += ["-DDECONV_SM90"] if any(arch.startswith(HOPPER) for arch in archs.split()) else []
         nvcc_flags = ["-O3", "-std=c++17", "-Xcompiler=-fvisibility=hidden"]
         result = cpp_extension.CUDAExtension(
             sources=sources,
