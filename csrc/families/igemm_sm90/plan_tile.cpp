@@ -36,10 +36,9 @@ Sm90Source source_of(const Problem& problem, int planes_h, int planes_w, bool ra
 // TMA takes the weights from where they lie if it finds whole chunks of source channels and whole blocks of result
 // channels; where result channels are adjacent, chunks that end within the tensor's last do.
 Sm90Weights weights_of(const ConvLayer& l, const IgemmSm90Plan& p) {
-  if (!l.weights_in_place || l.problem.unaligned_second || sm90_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 ||
-      l.by_im2col() || (l.problem.blocks && !l.problem.blocks->weight_in_blocks)) {
-    return Sm90Weights::kPacked;
-  }
+  if (!l.weights_in_place || l.problem.unaligned_second) return Sm90Weights::kPacked;
+  if (sm90_mixes(p.tile, p.parts, p.merge) || p.halo_planes > 1 || l.by_im2col()) return Sm90Weights::kPacked;
+  if (l.problem.blocks && !l.problem.blocks->weight_in_blocks) return Sm90Weights::kPacked;
   const bool forward = l.problem.direction == Direction::kForward;
   const int64_t next_m = l.problem.w.stride[forward ? 1 : 0], next_c = l.problem.w.stride[forward ? 0 : 1];
   // Boxes begin at multiples of 16 bytes.
@@ -307,7 +306,8 @@ bool choose_memory(const ConvLayer& l, IgemmSm90Plan& p) {
 // for those warps.
 bool choose_raw_row(const ConvLayer& l, IgemmSm90Plan& p) {
   if (!choose_memory(l, p)) return false;
-  if (p.source != Sm90Source::kTransposed || l.element != 4 || !waits_for_source(l, p)) return true;
+  if (p.source != Sm90Source::kTransposed || l.element != 4) return true;
+  if (!waits_for_source(l, p)) return true;
   IgemmSm90Plan wide = p;
   wide.raw_row_bytes = kSm90WideRawBytes;
   if (choose_memory(l, wide) && wide.keep_halo == p.keep_halo &&

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "families/igemm_sm90/conv_tile.h"
-#include "planner/cost_model.h"
-#include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
 namespace deconv {
@@ -107,42 +105,33 @@ bool may_be_flat(const ConvLayer& l, Sm90Tile tile, Second second) {
          (l.element == 2 || l.problem.allow_tf32);
 }
 
-// What may serve, except for how many blocks share an item.
-void add_choices(const ConvLayer& l, Sm90Tile tile, std::vector<TileChoice>& choices) {
-  if ((tile.phases > 1 && l.w.phases() < tile.phases) || (tile.fold > 1 && !folds(l))) return;
-  if (l.by_im2col() && !sm90_has_im2col(tile)) return;
-  const auto add = [&](TileChoice choice) {
-    // One warpgroup has all channels.
-    if (choice.second == Second::kChannels && l.c.result_channels <= kSm90TileM) return;
-    for (const Sm90Results results : {Sm90Results::kStored, Sm90Results::kCopied}) {
-      if (results == Sm90Results::kCopied && !may_copy_results(l, tile)) continue;
-      choice.results = results;
-      for (choice.together = false;; choice.together = true) {
-        choices.push_back(choice);
-        if (choice.together || choice.repack || !may_bring_together(l)) break;
-      }
-    }
+// What may serve, but for how results leave and how many blocks share an item.
+std::vector<TileChoice> choices_of(const ConvLayer& l, Sm90Tile tile) {
+  std::vector<TileChoice> choices;
+  if (tile.phases > 1 && l.w.phases() < tile.phases) return choices;
+  if (tile.fold > 1 && !folds(l)) return choices;
+  if (l.by_im2col() && !sm90_has_im2col(tile)) return choices;
+  const auto add = [&](Sm90Inner inner, Second second, int lines, bool whole_sectors, bool repack) {
+    if (second == Second::kChannels && l.c.result_channels <= kSm90TileM) return;  // one warpgroup has all
+    TileChoice choice{tile, inner, second, lines, whole_sectors, repack};
+    choices.push_back(choice);
+    choice.together = true;
+    if (!repack && may_bring_together(l)) choices.push_back(choice);
   };
   for (const bool repack : {false, true}) {
     if (repack && l.reads_in_place()) break;
     for (const Second second : {Second::kPixels, Second::kGroups, Second::kChannels, Second::kItems}) {
-      add({tile, Sm90Inner::kHeight, second, 1, false, repack});
-      add({tile, Sm90Inner::kBatch, second, 1, false, repack});
-      if (tile.fold > 1 || second == Second::kPixels) continue;
-      if (may_be_flat(l, tile, second)) add({tile, Sm90Inner::kWidth, second, kFlat, false, repack});
+      add(Sm90Inner::kHeight, second, 1, false, repack);
+      add(Sm90Inner::kBatch, second, 1, false, repack);
+    }
+    if (tile.fold > 1) continue;
+    for (const Second second : {Second::kGroups, Second::kChannels, Second::kItems}) {
+      if (may_be_flat(l, tile, second)) add(Sm90Inner::kWidth, second, kFlat, false, repack);
       for (const int lines : {1, 2, 4}) {
-        add({tile, Sm90Inner::kWidth, second, lines, false, repack});
-        if (writes_parts_of_sectors(l, tile)) add({tile, Sm90Inner::kWidth, second, lines, true, repack});
+        add(Sm90Inner::kWidth, second, lines, false, repack);
+        if (writes_parts_of_sectors(l, tile)) add(Sm90Inner::kWidth, second, lines, true, repack);
       }
     }
-  }
-}
-std::vector<TileChoice> choices_of(const ConvLayer& l) {
-  std::vector<TileChoice> choices;
-  if (l.problem.dtype == DType::kFloat32 && !l.problem.allow_tf32) {
-    for (const Sm90Tile& tile : kSm90TilesSplit) add_choices(l, tile, choices);
-  } else {
-    for (const Sm90Tile& tile : kSm90Tiles) add_choices(l, tile, choices);
   }
   return choices;
 }
@@ -211,26 +200,6 @@ bool sm90_may_pack(int64_t packed_bytes, int64_t weight_bytes) {
   return packed_bytes <= std::max(kWorkspaceLimit, kMostPadding * weight_bytes);
 }
 
-IgemmSm90Plan weights_as_b(const Problem& problem, int channels, int phases, int taps) {
-  const Correlation c = correlation(problem);
-  IgemmSm90Plan p;
-  p.tile = {8, phases, 1};
-  p.tile_m = channels;
-  p.to_blocks = problem.blocks.has_value();
-  p.phases_h = p.phases_w = p.phase_groups = phases;
-  p.slots_h = p.slots_w = taps;
-  p.chunks = static_cast<int>(ceil_div(c.source_channels * element_size(problem.dtype), kSm90RowBytes));
-  p.m_tiles = static_cast<int>(ceil_div(c.result_channels, channels));
-  p.stage_bytes = kSm90RowBytes * channels;
-  p.column_bytes = int64_t{phases} * phases * p.chunks * taps * taps * p.stage_bytes;
-  p.packed_bytes = problem.groups * p.m_tiles * p.column_bytes;
-  return p;
-}
-
-int resident_blocks(const Device& device, int64_t tiles, int warpgroups, int64_t columns) {
-  return static_cast<int>(std::min(device.multiprocessors / columns, ceil_div(tiles, warpgroups)) * columns);
-}
-
 int sm90_blocks_unit(const Problem& problem, int most) {
   const ResultBlocks& blocks = *problem.blocks;
   int64_t unit = most;
@@ -260,33 +229,44 @@ int sm90_vector_result(const Problem& problem, const IgemmSm90Plan& plan) {
 
 std::optional<Plan> plan_igemm_sm90(const Problem& problem, const Device& device, const PlannerOptions& options,
                                     std::vector<Candidate>* considered) {
+  if (const std::string why = refusal(problem, device); !why.empty()) {
+    if (considered) considered->push_back({"igemm_sm90 family", 0, why});
+    return std::nullopt;
+  }
   const bool allows_all = options.allows_all_options("igemm_sm90");
+  std::optional<Plan> best;
+  const auto consider = [&](const ConvLayer& layer, TileChoice choice) {
+    for (const Sm90Results results : {Sm90Results::kStored, Sm90Results::kCopied}) {
+      if (results == Sm90Results::kCopied && !may_copy_results(layer, choice.tile)) break;
+      choice.results = results;
+      for (choice.split = 1; choice.split <= kSm90MostSplit; choice.split *= 2) {
+        const std::optional<IgemmSm90Plan> plan = plan_tile(layer, choice);
+        if (!plan) break;
+        if (!allows_all && !allows(options, *plan)) continue;
+        const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes + kSm90FlagBytes;
+        consider_plan(best, "igemm_sm90 family", *plan, workspace_bytes, estimate_ms(layer, *plan), problem.dtype,
+                      considered);
+        if (plan->items > most_clusters(device, 2 * choice.split)) break;
+      }
+    }
+  };
+  const auto consider_layer = [&](const ConvLayer& layer) {
+    const bool split = problem.dtype == DType::kFloat32 && !problem.allow_tf32;
+    const auto* begin = split ? std::begin(kSm90TilesSplit) : std::begin(kSm90Tiles);
+    const auto* end = split ? std::end(kSm90TilesSplit) : std::end(kSm90Tiles);
+    for (const auto* tile = begin; tile != end; ++tile) {
+      for (const TileChoice& choice : choices_of(layer, *tile)) consider(layer, choice);
+    }
+  };
   const bool raw_boxes = options.allows("igemm_sm90", "raw_boxes");
   const bool in_place = options.allows("igemm_sm90", "weights_in_place");
-  const auto tiles = [&](const auto& consider) {
-    const auto consider_layer = [&](const ConvLayer& layer) {
-      for (TileChoice& choice : choices_of(layer)) {
-        for (choice.split = 1; choice.split <= kSm90MostSplit; choice.split *= 2) {
-          const std::optional<IgemmSm90Plan> plan = plan_tile(layer, choice);
-          if (!plan) break;
-          if (!allows_all && !allows(options, *plan)) continue;
-          const int64_t workspace_bytes = plan->packed_bytes + plan->repacked_bytes + kSm90FlagBytes;
-          consider(*plan, workspace_bytes, estimate_ms(layer, *plan));
-          if (plan->items > most_clusters(device, 2 * choice.split)) break;
-        }
-      }
-    };
-    for (const int64_t merge : merges_of(problem)) {
-      if (!problem.blocks || merge == 1) consider_layer({problem, merge, device, raw_boxes, in_place});
-    }
-    if (fits_im2col(problem)) consider_layer({im2col_problem(problem), 1, device, raw_boxes, in_place, true});
-  };
-  const std::string why = refusal(problem, device);
-  std::optional<Plan> best = search_tiles(problem, why, considered, tiles);
-  if (!best && why.empty() && considered) {
+  for (const int64_t merge : merges_of(problem)) {
+    if (!problem.blocks || merge == 1) consider_layer({problem, merge, device, raw_boxes, in_place});
+  }
+  if (fits_im2col(problem)) consider_layer({im2col_problem(problem), 1, device, raw_boxes, in_place, true});
+  if (!best && considered)
     considered->push_back(
         {"igemm_sm90 family", 0, "no tile fits: its halo in shared memory, its packed weights in their bound"});
-  }
   return best;
 }
 

@@ -1,4 +1,4 @@
-// Planners of igemm_sm90, and what their launchers ask.
+// Planners of the Hopper family (plan.h calls them).
 #pragma once
 
 #include <optional>
@@ -11,9 +11,16 @@
 #include "families/igemm_sm90/plan_1tap.h"
 #include "families/igemm_sm90/plan_all_phases.h"
 #include "families/igemm_sm90/plan_stride2.h"
-#include "planner/plan.h"
+#include "families/wgrad_sm90/plan_rs_nchw.h"
+#include "families/wgrad_sm90/plan_rs_nhwc.h"
+#include "families/wgrad_sm90/plan_ss.h"
 
 namespace deconv {
+
+struct Candidate;
+struct Device;
+struct Plan;
+struct PlannerOptions;
 
 std::string describe(const IgemmSm90Plan& plan, DType dtype);
 std::string describe_launch(const IgemmSm90Plan& plan);
@@ -25,6 +32,12 @@ std::string describe(const WholeImagesPlan& plan, DType dtype);
 std::string describe_launch(const WholeImagesPlan& plan);
 std::string describe(const AllPhasesPlan& plan, DType dtype);
 std::string describe_launch(const AllPhasesPlan& plan);
+std::string describe(const WgradRsNchwPlan& plan, DType dtype);
+std::string describe_launch(const WgradRsNchwPlan& plan);
+std::string describe(const WgradSsPlan& plan, DType dtype);
+std::string describe_launch(const WgradSsPlan& plan);
+std::string describe(const WgradRsNhwcPlan& plan, DType dtype);
+std::string describe_launch(const WgradRsNhwcPlan& plan);
 
 // Nothing if the family refuses the problem; `considered` then says why.
 std::optional<Plan> plan_igemm_sm90(const Problem& problem, const Device& device, const PlannerOptions& options,
@@ -38,27 +51,20 @@ std::optional<Plan> plan_whole_images(const Problem& problem, const Device& devi
 std::optional<Plan> plan_all_phases(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
 // Whether results of two rows of its operand B are neighbours in memory, aligned to two elements if the base is.
 bool all_phases_pairs(const Problem& problem);
+std::optional<Plan> plan_wgrad_rs_nchw(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
+std::optional<Plan> plan_wgrad_ss(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
+std::optional<Plan> plan_wgrad_rs_nhwc(const Problem& problem, const Device& device,
+                                       std::vector<Candidate>* considered);
 
-// All tiles of a kernel: `tiles` hands each to its argument, as plan, bytes of workspace and ms. None if there is a
-// reason why the kernel refuses the problem.
-template <class Tiles>
-std::optional<Plan> search_tiles(const Problem& problem, const std::string& refusal, std::vector<Candidate>* considered,
-                                 const Tiles& tiles) {
-  std::optional<Plan> best;
-  if (refusal.empty()) {
-    tiles([&](const auto& plan, int64_t workspace_bytes, double ms) {
-      consider_plan(best, "igemm_sm90 family", plan, workspace_bytes, ms, problem.dtype, considered);
-    });
-  } else if (considered) {
-    considered->push_back({"igemm_sm90 family", 0, refusal});
-  }
-  return best;
+inline const char* name(WgradShare share) {
+  return share == WgradShare::kTaps            ? "taps"
+         : share == WgradShare::kInputChannels ? "input channels"
+                                               : "output channels";
 }
-// How the weights lie, packed, where pixels are operand A: of each group and tile of so many result channels the phases
-// of the height, chunks, phases of the width, taps.
-IgemmSm90Plan weights_as_b(const Problem& problem, int channels, int phases = 1, int taps = 1);
-// Where each block keeps the weights of one column, and each warpgroup has tiles of its own. 0: too many columns.
-int resident_blocks(const Device& device, int64_t tiles, int warpgroups, int64_t columns);
+
+// Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
+inline bool is_scattered(const Tensor4& weight) { return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1; }
 
 // `count` neighbouring groups as one, whose weights between them are zeros (problem.w does not hold these).
 inline Problem with_merged_groups(Problem problem, int64_t count) {

@@ -8,7 +8,7 @@
 
 #include "core/correlation.h"
 #include "families/igemm_sm90/planner.h"
-#include "planner/cost_sm90.h"
+#include "planner/cost_model.h"
 #include "planner/plan.h"
 #include "planner/tensor_core_limits.h"
 
@@ -16,6 +16,27 @@ namespace deconv {
 namespace {
 
 constexpr int kLeastSlots = 3;
+
+// Cycles of a multiprocessor at kClock, fitted to 832 timings of 29 layers on an H200.
+struct Costs {
+  double product;  // of 64 pixels, for each result channel and chunk of source channels
+  double stage;    // of a chunk besides
+  double bytes;    // that copies bring in a cycle, at most
+  // Where channels are of several classes: of a chunk besides; of a tensor copy.
+  double turned, copy;
+  double item;     // of an item, on its way out
+  // Of a result's element, on its way out; more, where neighbours are stored one by one, where rows begin within a
+  // sector, where blocks are not whole.
+  double element, apart, ragged, padded;
+  double overlap;  // the larger, the more of products and results each hides of the other, where weights stay
+  double memory;   // part of the time for moving all tensors that nothing hides
+  double least;    // times as much as that, at least
+  double launch_ms;
+  // Times all that: the least of the other kernel's hundreds of estimates is too low. By hand, of 29 layers each.
+  double beside_others;
+};
+constexpr Costs kCostsShort{1.6, 253, 46.7, 238, 58, 371, 0.0292, 0.219, 0.0622, 0.017, 1.46, 0.545, 1.17, 0.006, 1};
+constexpr Costs kCostsTf32{1.6, 244, 48.1, 416, 66, 284, 0.0486, 0.347, 0.0649, 0.0246, 1, 0.446, 1.17, 0.006, 0.9};
 
 // Classes of the source's channels (one_tap_plan.h); 0: tensor copies do not serve.
 int channel_classes(const Problem& problem) {
@@ -50,9 +71,23 @@ std::string refusal(const Problem& problem, const Device& device) {
   return "";
 }
 
+// How the weights lie, packed: for each group and tile of result channels the chunks of source channels.
+IgemmSm90Plan packed_weights(const Problem& problem, int channels) {
+  const Correlation c = correlation(problem);
+  IgemmSm90Plan weights;
+  weights.tile_m = channels;
+  weights.to_blocks = true;
+  weights.chunks = static_cast<int>(ceil_div(c.source_channels * element_size(problem.dtype), kSm90RowBytes));
+  weights.m_tiles = static_cast<int>(ceil_div(c.result_channels, channels));
+  weights.stage_bytes = kSm90RowBytes * channels;
+  weights.column_bytes = static_cast<int64_t>(weights.chunks) * weights.stage_bytes;
+  weights.packed_bytes = problem.groups * weights.m_tiles * weights.column_bytes;
+  return weights;
+}
+
 std::optional<OneTapPlan> plan_tile(const Problem& problem, const Device& device, int channels, bool resident) {
   OneTapPlan p;
-  p.weights = weights_as_b(problem, channels);
+  p.weights = packed_weights(problem, channels);
   p.resident = resident;
   p.classes = channel_classes(problem);
   const int64_t weight_bytes = problem.w.numel() * element_size(problem.dtype);
@@ -65,9 +100,13 @@ std::optional<OneTapPlan> plan_tile(const Problem& problem, const Device& device
   const int64_t tiles = ceil_div(problem.batch * p.image_pieces, p.pieces);
   p.columns = static_cast<int>(columns);
   p.items = static_cast<int>(tiles * columns);
-  p.blocks = resident ? resident_blocks(device, tiles, p.warpgroups(), columns)
-                      : std::min(p.items, device.multiprocessors);
-  if (p.blocks == 0) return std::nullopt;
+  if (resident) {  // a block has one column
+    if (columns > device.multiprocessors) return std::nullopt;
+    const int64_t blocks = device.multiprocessors / columns * columns;
+    p.blocks = static_cast<int>(std::min(blocks, ceil_div(tiles, p.warpgroups()) * columns));
+  } else {
+    p.blocks = std::min(p.items, device.multiprocessors);
+  }
   p.rings = resident ? p.warpgroups() : 1;
   p.stage_bytes = p.pieces * one_tap_piece_bytes(p.classes) + (resident ? 0 : p.weights.stage_bytes);
   const int64_t stays = resident ? p.weights.column_bytes : 0;
@@ -83,20 +122,28 @@ std::optional<OneTapPlan> plan_tile(const Problem& problem, const Device& device
 }
 
 double estimate_ms(const Problem& problem, const Device& device, const OneTapPlan& p) {
-  const int warpgroups = p.warpgroups();
-  const int64_t element = element_size(problem.dtype);
-  const double store = sm90::kStorePixels + (sm90_blocks_unit(problem, 2) == 2 ? 0 : sm90::kStoreSingle);
-  const double products = p.weights.chunks *
-                          (warpgroups * sm90::sm80_cycles(p.weights.tile_m, kSm90RowBytes) + sm90::kStage);
-  const double leave = sm90::kHandOver + warpgroups * kOneTapPieces * kOneTapPiece * p.weights.tile_m * store;
-  const double copies = p.classes > 1 ? p.pieces * p.classes * sm90::kCopy : 0;
-  sm90::Work work;
-  work.rounds = static_cast<double>(ceil_div(p.items, p.blocks * p.rings));
-  work.item = p.resident ? sm90::overlapped(products, leave, element) : products + leave;
-  work.load = p.weights.chunks * p.rings * (p.stage_bytes / sm90::kL2Bytes + copies);
-  work.last = products + leave;
-  work.start = p.resident ? static_cast<double>(p.weights.column_bytes) / sm90::kL2Bytes : 0;
-  return sm90::kernel_ms(device, work, static_cast<double>(problem.bytes())) + sm90_pack_ms(p.weights.packed_bytes);
+  const int64_t size = element_size(problem.dtype);
+  const Costs& costs = size == 2 ? kCostsShort : kCostsTf32;
+  const double warpgroups = p.warpgroups(), chunks = p.weights.chunks;
+  // Of an item that warpgroups share, or of one of each.
+  const double stage = costs.stage + (p.classes > 1 ? costs.turned : 0);
+  const double copies = p.classes > 1 ? p.pieces * p.classes * costs.copy : 0;
+  const double products = chunks * (warpgroups * p.weights.tile_m * costs.product + stage);
+  const double load = chunks * p.rings * (p.stage_bytes / costs.bytes + copies);
+  const double element = costs.element + (sm90_blocks_unit(problem, 2) == 2 ? 0 : costs.apart) +
+                         (problem.blocks->size_w * size % kSectorBytes == 0 ? 0 : costs.ragged) +
+                         (one_tap_have_whole_blocks(problem) ? 0 : costs.padded);
+  const double leave = costs.item + kOneTapPieces * kOneTapPiece * warpgroups * p.weights.tile_m * element;
+  const double work = p.resident ? std::pow(std::pow(products, costs.overlap) + std::pow(leave, costs.overlap),
+                                            1 / costs.overlap)
+                                 : products + leave;
+  const auto rounds = static_cast<double>(ceil_div(p.items, p.blocks * p.rings));
+  const double start = p.resident ? static_cast<double>(p.weights.column_bytes) / costs.bytes : 0;
+  const double cycles = start + (rounds - 1) * std::max(work, load) + std::max(products, load) + leave;
+  const double memory_ms = 1e3 * static_cast<double>(problem.bytes()) / device.bandwidth;
+  const double ms = std::max(1e3 * cycles / kClock + costs.memory * memory_ms, costs.least * memory_ms) +
+                    costs.launch_ms + sm90_pack_ms(p.weights.packed_bytes);
+  return ms * costs.beside_others;
 }
 
 }  // namespace
@@ -116,15 +163,20 @@ std::string describe(const OneTapPlan& plan, DType) {
 }
 
 std::optional<Plan> plan_one_tap(const Problem& problem, const Device& device, std::vector<Candidate>* considered) {
-  return search_tiles(problem, refusal(problem, device), considered, [&](const auto& consider) {
-    for (const int channels : kOneTapChannels) {
-      for (const bool resident : {false, true}) {
-        if (const std::optional<OneTapPlan> plan = plan_tile(problem, device, channels, resident)) {
-          consider(*plan, plan->weights.packed_bytes + kSm90FlagBytes, estimate_ms(problem, device, *plan));
-        }
+  if (const std::string why = refusal(problem, device); !why.empty()) {
+    if (considered) considered->push_back({"igemm_sm90 family", 0, why});
+    return std::nullopt;
+  }
+  std::optional<Plan> best;
+  for (const int channels : kOneTapChannels) {
+    for (const bool resident : {false, true}) {
+      if (const std::optional<OneTapPlan> plan = plan_tile(problem, device, channels, resident)) {
+        consider_plan(best, "igemm_sm90 family", *plan, plan->weights.packed_bytes + kSm90FlagBytes,
+                      estimate_ms(problem, device, *plan), problem.dtype, considered);
       }
     }
-  });
+  }
+  return best;
 }
 
 }  // namespace deconv

@@ -1,7 +1,7 @@
 // The record of wgrad_sm90.
 #include <sstream>
 
-#include "families/wgrad_sm90/planner.h"
+#include "families/igemm_sm90/planner.h"
 #include "planner/plan.h"
 
 namespace deconv {

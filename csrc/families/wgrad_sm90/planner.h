@@ -5,14 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "core/problem.h"
-#include "families/wgrad_sm90/plan_rs_nchw.h"
-#include "families/wgrad_sm90/plan_rs_nhwc.h"
-#include "families/wgrad_sm90/plan_ss.h"
 #include "planner/cost_model.h"
 #include "planner/plan.h"
 #include "planner/split_k.h"
@@ -50,28 +43,5 @@ inline double weight_ms(const Device& device, double cycles, double bytes, int64
   constexpr double kLaunchMs = 3.4e-3;
   return 1e3 * std::max(cycles / kClock, bytes / device.bandwidth) + kLaunchMs + add_splits_ms(sums_bytes);
 }
-
-std::string describe(const WgradRsNchwPlan& plan, DType dtype);
-std::string describe_launch(const WgradRsNchwPlan& plan);
-std::string describe(const WgradSsPlan& plan, DType dtype);
-std::string describe_launch(const WgradSsPlan& plan);
-std::string describe(const WgradRsNhwcPlan& plan, DType dtype);
-std::string describe_launch(const WgradRsNhwcPlan& plan);
-
-// Nothing if the kernel refuses the problem; `considered` then says why.
-std::optional<Plan> plan_wgrad_rs_nchw(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
-std::optional<Plan> plan_wgrad_ss(const Problem& problem, const Device& device, std::vector<Candidate>* considered);
-std::optional<Plan> plan_wgrad_rs_nhwc(const Problem& problem, const Device& device,
-                                       std::vector<Candidate>* considered);
-
-inline const char* name(WgradShare share) {
-  return share == WgradShare::kTaps            ? "taps"
-         : share == WgradShare::kInputChannels ? "input channels"
-                                               : "output channels";
-}
-
-// Output channels of a gradient of the weight that lie apart, between its taps: stores of single elements.
-inline bool is_scattered(const Tensor4& weight) { return weight.stride[1] != 1 && weight.size[2] * weight.size[3] > 1; }
 
 }  // namespace deconv

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "core/correlation.h"
+#include "families/igemm_sm90/planner.h"
 #include "families/wgrad_sm90/planner.h"
 #include "planner/tensor_core_limits.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/correlation.h"
+#include "families/igemm_sm90/planner.h"
 #include "families/wgrad_sm90/plan_tma_nhwc.h"
 #include "families/wgrad_sm90/planner.h"
 #include "lowerings/wgrad_im2col.h"
