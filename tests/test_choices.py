@@ -90,7 +90,7 @@ def test_contiguous(gpu: str) -> None:
         newer += "planes as they lie" in chosen or "all phases in" in chosen or "by tensor copies" in chosen
         if chosen in row.known:
             ratios[row.mode].append(row.known[chosen] / min(row.known.values()))
-    assert sum(map(len, ratios.values())) + newer > 0.95 * len(rows)
+    assert sum(map(len, ratios.values())) + newer > 0.94 * len(rows)
     assert all(1 < _geomean(of_mode) < 1.05 for of_mode in ratios.values())
 
 
@@ -133,7 +133,7 @@ def test_copied_results() -> None:
         newer += "all phases in" in chosen or "by tensor copies" in chosen
         if chosen in row.known:
             ratios[row.mode].append(row.known[chosen] / min(row.known.values()))
-    assert sum(map(len, ratios.values())) + newer > 0.95 * len(rows)
+    assert sum(map(len, ratios.values())) + newer > 0.94 * len(rows)
     assert 1 < _geomean(ratios["bf16"]) < 1.05
     assert 1 < _geomean(ratios["tf32"]) < 1.045
 
